@@ -1,0 +1,62 @@
+"""kvtrace: trace analysis for tiered KV caches in LLM serving.
+
+A run is a directory of Parquet tables, made by `kvtrace import` from what engines already write. Open
+it, ask it questions, look at it:
+
+    import kvtrace
+    run = kvtrace.open_run("run")
+    run.sql("SELECT request_id, ttft_ns FROM request ORDER BY ttft_ns DESC LIMIT 5")
+    kvtrace.analyze(run, "exposure", window="ttft")
+    kvtrace.figure(run, "exposure")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import plotly.graph_objects as go
+    import polars as pl
+
+    from kvtrace.run import Run
+
+__version__ = "0.1.0.dev0"
+__all__ = ["__version__", "analyze", "figure", "open_run"]
+
+
+def open_run(path: str | Path) -> Run:
+    """Open a run directory; see kvtrace.run.open_run."""
+    from kvtrace.run import open_run as opened  # noqa: PLC0415 - `import kvtrace` must stay light inside an engine
+
+    return opened(path)
+
+
+def analyze(run: Run | str | Path, question: str, **options: Any) -> pl.DataFrame:
+    """Ask one question of a run; `kvtrace list` names them all, `kvtrace describe` their columns.
+
+    Raises:
+        UsageError: no such question.
+    """
+    from kvtrace.analyses import question as find  # noqa: PLC0415
+
+    return find(question)(_opened(run), **options)
+
+
+def figure(run: Run | str | Path, panel: str, **options: Any) -> go.Figure:
+    """Draw one panel of a run as a plotly figure.
+
+    Raises:
+        UsageError: no such panel.
+    """
+    from kvtrace.panels import panel as find  # noqa: PLC0415
+
+    module = find(panel)
+    return module.draw(module.data(_opened(run), **options))
+
+
+def _opened(run: Run | str | Path) -> Run:
+    from kvtrace.run import Run  # noqa: PLC0415
+
+    return run if isinstance(run, Run) else open_run(run)

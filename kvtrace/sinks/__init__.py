@@ -1,0 +1,1 @@
+"""Where records go: one file or folder a format."""

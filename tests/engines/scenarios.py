@@ -1,0 +1,107 @@
+"""What the engines are made to do: one function a scenario, and how each start is configured.
+
+A GPU pool of 40 blocks of 128 tokens holds three prompts of 1,500: every fourth prompt evicts the
+oldest. LMCache keeps whole chunks of 256: five of a prompt, 1,280 tokens, 2,621,440 bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.engines.configuration import Configuration
+from tests.engines.drive import Client
+from tests.engines.prompts import Prompt, plain
+from tests.engines.stack import Stack
+
+TIER_PAUSE_S = 1.5
+EXPORTED_PAUSE_S = 6.0
+
+
+@dataclass
+class Stage:
+    """What a scenario acts on, and the instants it notes (name -> wall clock, ns)."""
+
+    stack: Stack
+    client: Client
+    snapshot: Callable[[], None]
+    marks_ns: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A name, a sentence for the recording, and what to play."""
+
+    name: str
+    story: str
+    play: Callable[[Stage], None]
+
+
+@dataclass(frozen=True)
+class Session:
+    """One start of the engines and the scenarios it serves, in order."""
+
+    configuration: Configuration
+    scenarios: tuple[Scenario, ...]
+
+
+def l1_reuse(stage: Stage) -> None:
+    """Repeats the GPU serves, repeats LMCache serves, shared prefixes, one prompt below a chunk."""
+    ask = stage.client.ask
+    ask(*plain(0, 0, 1, 2, 3))
+    ask(*plain(0, 0, 1))
+    ask(Prompt(number=10, shares=0, shared_tokens=768), Prompt(number=11, tokens=200))
+    ask(*plain(4, 5, 2, 2, 3, 0))
+    ask(Prompt(number=12, shares=1, shared_tokens=600))
+
+
+def concurrent(stage: Stage) -> None:
+    """Two waves: known prompts, new ones, and one prompt asked for twice at the same time."""
+    stage.client.ask_at_once(*plain(0, 1, 2, 3, 20, 21, 22, 22))
+    stage.client.ask_at_once(*plain(20, 21, 4, 0, 23, 23, 1, 22, 5, 3))
+
+
+def l2_loads(stage: Stage) -> None:
+    """An L1 of three prompts: the pauses let LMCache copy to L2 and evict, then L2 serves."""
+    for prompt in plain(0, 1, 2, 3, 4, 0, 1, 4, 2, 0):
+        stage.client.ask(prompt)
+        time.sleep(TIER_PAUSE_S)
+
+
+def stores_dropped(stage: Stage) -> None:
+    """An L1 of one and a half prompts: later stores find no room and are dropped in silence."""
+    stage.client.ask(*plain(0, 1, 2, 3, 0, 1, 2, 3))
+
+
+def server_killed(stage: Stage) -> None:
+    """Four new prompts, a pause in which their spans are exported, four repeats, then kill -9."""
+    stage.client.ask(*plain(0, 1, 2, 3))
+    time.sleep(EXPORTED_PAUSE_S)
+    stage.client.ask(*plain(0, 1, 2, 3))
+    stage.snapshot()
+    stage.marks_ns["cache_server_killed"] = stage.stack.kill_cache()
+    stage.client.ask(*plain(0, 1, 2, 3, 0, 5))
+
+
+SESSIONS = (
+    Session(
+        Configuration(l1_gb=0.064),
+        (
+            Scenario("l1_reuse", "Repeats served by the GPU, and after eviction loaded from LMCache's L1.", l1_reuse),
+            Scenario("concurrent", "Eight, then ten requests at once on the same engine start.", concurrent),
+        ),
+    ),
+    Session(
+        Configuration(l1_gb=0.008, l2=True),
+        (Scenario("l2_loads", "L1 of 8 MB in front of a file-system L2; some loads come from L2.", l2_loads),),
+    ),
+    Session(
+        Configuration(l1_gb=0.004),
+        (Scenario("stores_dropped", "L1 of 4 MB without L2: stores end normally and keep nothing.", stores_dropped),),
+    ),
+    Session(
+        Configuration(l1_gb=0.064, span_delay_ms=None),
+        (Scenario("server_killed", "The cache server is killed (SIGKILL) between two requests.", server_killed),),
+    ),
+)
