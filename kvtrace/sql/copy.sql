@@ -11,7 +11,7 @@ WITH moved AS (
         engine, process, observer, rank, device, stream, clock, evidence, attribution,
         trace_id, span_id, parent_span_id, attributes, bucket
     FROM span
-    WHERE op IN ('load', 'store')
+    WHERE op IN ('load', 'store') AND (end_ns IS NULL OR end_ns >= start_ns)
 ), ranked AS (
     SELECT
         *,

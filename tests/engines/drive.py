@@ -6,15 +6,19 @@ import http.client
 import json
 import time
 import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tests.engines import model
-from tests.engines.prompts import Prompt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.engines.prompts import Prompt
 
 REQUEST_TIMEOUT_S = 120
 OUTPUT_TOKENS = 12

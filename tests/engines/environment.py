@@ -13,9 +13,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 REQUIREMENTS = Path(__file__).parent / "requirements"
 STAMP = "complete"
@@ -83,5 +86,5 @@ def _build(home: Path) -> None:
         for step in steps:
             done = subprocess.run(step, stdout=output, stderr=output, timeout=BUILD_TIMEOUT_S, check=False)
             if done.returncode:
-                raise RuntimeError(f"the engines' environment was not built: {' '.join(step[:5])} ...; see {log}")
+                raise RuntimeError(f"the engines' environment was not built: `{' '.join(step)}`; see {log}")
     (home / STAMP).touch()

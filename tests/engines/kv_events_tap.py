@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import msgspec
-import zmq
+import zmq  # type: ignore[import-not-found]  # of the engines' environment
 
 POLL_MS = 100
 
@@ -24,7 +24,7 @@ def main() -> None:
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     endpoint, output = sys.argv[1], Path(sys.argv[2])
-    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.SUB)
+    socket = zmq.Context.instance().socket(zmq.SUB)
     socket.subscribe(b"")
     socket.connect(endpoint)
     while not stopped.is_set():

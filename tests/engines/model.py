@@ -6,7 +6,10 @@ One token of KV cache is 4 layers x 2 (key, value) x 4 heads x 32 x 2 bytes = 2,
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NAME = "tiny-llama"
 LAYERS = 4
@@ -25,7 +28,11 @@ def word(number: int) -> str:
 def write_model(folder: Path) -> None:
     """Configuration and tokenizer; the weights are vLLM's `--load-format dummy`."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = {"config.json": _config(), "tokenizer.json": _tokenizer(), "tokenizer_config.json": _tokenizer_config()}
+    files = {
+        "config.json": _config(),
+        "tokenizer.json": _tokenizer(),
+        "tokenizer_config.json": _tokenizer_config(),
+    }
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content))
 

@@ -11,34 +11,30 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 FILES = {
-    "/opentelemetry.proto.collector.trace.v1.TraceService/Export": "otlp.binpb",
-    "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export": "otlp-metrics.binpb",
+    "opentelemetry.proto.collector.trace.v1.TraceService": "otlp.binpb",
+    "opentelemetry.proto.collector.metrics.v1.MetricsService": "otlp-metrics.binpb",
 }
 EMPTY_RESPONSE = b""  # of both services: nothing was refused
 
 
-class Keep(grpc.GenericRpcHandler):
-    """One unary call for every path in FILES, bytes in and bytes out."""
+def keeper(output: Path) -> Callable[[bytes, grpc.ServicerContext], bytes]:
+    """What answers one service's Export calls: appends the body to `output`."""
+    lock = threading.Lock()
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._lock = threading.Lock()
+    def export(body: bytes, _context: grpc.ServicerContext) -> bytes:
+        with lock, output.open("ab") as file:
+            file.write(len(body).to_bytes(4, "big") + body)
+        return EMPTY_RESPONSE
 
-    def service(self, call: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-        name = FILES.get(call.method)
-        if name is None:
-            return None
-
-        def export(body: bytes, _context: grpc.ServicerContext) -> bytes:
-            with self._lock, (self._folder / name).open("ab") as output:
-                output.write(len(body).to_bytes(4, "big") + body)
-            return EMPTY_RESPONSE
-
-        return grpc.unary_unary_rpc_method_handler(export)
+    return export
 
 
 def main() -> None:
@@ -47,7 +43,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     # Without so_reuseport=0 two receivers can share one port and each sees half of the spans.
     server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
-    server.add_generic_rpc_handlers((Keep(Path(sys.argv[1])),))
+    for service, name in FILES.items():
+        export = grpc.unary_unary_rpc_method_handler(keeper(Path(sys.argv[1]) / name))
+        handler = grpc.method_handlers_generic_handler(service, {"Export": export})
+        server.add_generic_rpc_handlers((handler,))
     print(server.add_insecure_port("127.0.0.1:0"), flush=True)
     server.start()
     stopped.wait()

@@ -6,10 +6,15 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TERM_GRACE_S = 20.0
+GROUP_GRACE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -44,22 +49,33 @@ def start(name: str, command: list[str], *, folder: Path, environment: dict[str,
 
 
 def stop(child: Child, *, grace_s: float = TERM_GRACE_S) -> None:
-    """SIGTERM to the leader, which ends its own children; SIGKILL to what is left of the group."""
+    """SIGTERM to the leader, which ends its own children; SIGKILL to what is left of the group.
+
+    The group gets a moment of its own: Python's resource tracker unlinks the engine's shared memory
+    only after the leader has gone, and killing it then would leave the segments behind.
+    """
     if child.popen.poll() is None:
         child.popen.send_signal(signal.SIGTERM)
-        try:
+        with suppress(subprocess.TimeoutExpired):
             child.popen.wait(grace_s)
-        except subprocess.TimeoutExpired:
-            pass
+    deadline = time.monotonic() + GROUP_GRACE_S
+    while _group_exists(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
     kill(child)
+
+
+def _group_exists(child: Child) -> bool:
+    try:
+        os.killpg(child.popen.pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def kill(child: Child) -> None:
     """SIGKILL to the whole group: what a crash of the machine would leave."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(child.popen.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     child.popen.wait()
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.engines import description, drive
 from tests.engines.cut import Cutter
 from tests.engines.environment import engine_python
+from tests.engines.privacy import require_private, scrub
 from tests.engines.scenarios import SESSIONS, Scenario, Session, Stage
 from tests.engines.stack import Stack, running
 
@@ -30,7 +31,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--work", type=Path, help="keep the work folders and logs here")
     options = parser.parse_args()
-    python = __import__("os").environ.get("TRYPY") and Path(__import__("os").environ["TRYPY"]) or engine_python()
+    python = engine_python()
     for session in SESSIONS:
         chosen = [each for each in session.scenarios if each.name in (options.scenario or names)]
         if chosen:
@@ -56,7 +57,8 @@ def record_session(
 def _record(scenario: Scenario, stack: Stack, cutter: Cutter, *, python: Path, out: Path) -> Path:
     raw = stack.folder / "raw" / scenario.name
     raw.mkdir(parents=True)
-    stage = Stage(stack, drive.Client(stack.vllm_url, raw / "responses.jsonl"), lambda: _cache_pages(stack, raw))
+    client = drive.Client(stack.vllm_url, raw / "responses.jsonl")
+    stage = Stage(stack, client, lambda: _cache_pages(stack, raw))
     _vllm_page(stack, raw / "vllm-metrics-before.txt")
     scenario.play(stage)
     time.sleep(SETTLE_S)
@@ -65,9 +67,15 @@ def _record(scenario: Scenario, stack: Stack, cutter: Cutter, *, python: Path, o
         stage.snapshot()
     cutter.take(raw)
     about = description.of(
-        scenario.name, scenario.story, stack.configuration, python=python, marks_ns=stage.marks_ns, removed=[]
+        scenario.name,
+        scenario.story,
+        stack.configuration,
+        python=python,
+        marks_ns=stage.marks_ns,
+        removed=scrub(raw / "otlp.binpb", python=python),
     )
     (raw / "recording.json").write_text(json.dumps(about, indent=2) + "\n")
+    require_private(raw)
     return _publish(raw, out / scenario.name.replace("_", "-") / "raw")
 
 

@@ -7,13 +7,17 @@ oldest. LMCache keeps whole chunks of 256: five of a prompt, 1,280 tokens, 2,621
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tests.engines.configuration import Configuration
-from tests.engines.drive import Client
 from tests.engines.prompts import Prompt, plain
-from tests.engines.stack import Stack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.engines.drive import Client
+    from tests.engines.stack import Stack
 
 TIER_PAUSE_S = 1.5
 EXPORTED_PAUSE_S = 6.0
@@ -84,24 +88,34 @@ def server_killed(stage: Stage) -> None:
     stage.client.ask(*plain(0, 1, 2, 3, 0, 5))
 
 
+L1_REUSE = Scenario(
+    "l1_reuse",
+    "Repeats served by the GPU, and after eviction loaded from LMCache's L1.",
+    l1_reuse,
+)
+CONCURRENT = Scenario(
+    "concurrent",
+    "Eight, then ten requests at once, on the engine start that served l1_reuse before.",
+    concurrent,
+)
+L2_LOADS = Scenario(
+    "l2_loads",
+    "An L1 of three prompts in front of a file-system L2: some loads come from L2.",
+    l2_loads,
+)
+STORES_DROPPED = Scenario(
+    "stores_dropped",
+    "An L1 of one and a half prompts and no L2: stores end normally and keep nothing.",
+    stores_dropped,
+)
+SERVER_KILLED = Scenario(
+    "server_killed",
+    "The cache server is killed (SIGKILL) between two requests, with spans not yet exported.",
+    server_killed,
+)
 SESSIONS = (
-    Session(
-        Configuration(l1_gb=0.064),
-        (
-            Scenario("l1_reuse", "Repeats served by the GPU, and after eviction loaded from LMCache's L1.", l1_reuse),
-            Scenario("concurrent", "Eight, then ten requests at once on the same engine start.", concurrent),
-        ),
-    ),
-    Session(
-        Configuration(l1_gb=0.008, l2=True),
-        (Scenario("l2_loads", "L1 of 8 MB in front of a file-system L2; some loads come from L2.", l2_loads),),
-    ),
-    Session(
-        Configuration(l1_gb=0.004),
-        (Scenario("stores_dropped", "L1 of 4 MB without L2: stores end normally and keep nothing.", stores_dropped),),
-    ),
-    Session(
-        Configuration(l1_gb=0.064, span_delay_ms=None),
-        (Scenario("server_killed", "The cache server is killed (SIGKILL) between two requests.", server_killed),),
-    ),
+    Session(Configuration(l1_gb=0.064), (L1_REUSE, CONCURRENT)),
+    Session(Configuration(l1_gb=0.008, l2=True), (L2_LOADS,)),
+    Session(Configuration(l1_gb=0.004), (STORES_DROPPED,)),
+    Session(Configuration(l1_gb=0.064, span_delay_ms=None), (SERVER_KILLED,)),
 )

@@ -6,10 +6,10 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.engines import model, process
 from tests.engines.configuration import (
@@ -22,7 +22,11 @@ from tests.engines.configuration import (
     vllm_command,
     vllm_environment,
 )
-from tests.engines.process import Child
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.engines.process import Child
 
 HERE = Path(__file__).parent
 READY_TIMEOUT_S = 180.0

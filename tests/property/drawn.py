@@ -1,8 +1,8 @@
 """Random small runs for the laws of `exposure` and `critical_path`, as lists of plain dicts.
 
-    e0/api         request  |----------------------|          a request, finished or not, with a token or without
-    e0/scheduler   queue    |-----|  step |--|--||---|         back to back, overlapping, members of any number
-    e0/worker      load        |------|   wait  |---|          waits cross step ends, of two ranks, of anybody
+    e0/api         request  |-----------------------|    finished or not, with a first token or without
+    e0/scheduler   queue    |-----|  step |--|--||---|   back to back, overlapping, of any members
+    e0/worker      load        |------|   wait  |---|    waits cross step ends, of two ranks, of anybody
 
 Times come mostly from a few shared instants, so that starts and ends meet; a missing key is null.
 """
@@ -16,9 +16,23 @@ from hypothesis import strategies as st
 
 Row = dict[str, Any]
 
-TIERS = ("gpu", "host", "peer", "disk", "object", "unknown", None)
+PATHS = (  # the hops of one transfer
+    *((("disk", "host"), ("host", "gpu")), (("object", "disk"), ("disk", "host"), ("host", "gpu"))) * 3,
+    *((("disk", "host"),), (("host", "gpu"),), (("disk", "gpu"),), (("peer", "host"),)) * 2,
+    *((("unknown", "gpu"),), ((None, "gpu"),), (("host", None),), ((None, None),)),
+)
 WAIT_REASONS = ("load", "store", "lookup", "lock", None)
-QUEUE_REASONS = ("capacity", "remote_kv", "lookup", "preempted", "policy", "unknown", None)
+QUEUE_REASONS = (
+    "capacity",
+    "capacity",
+    "capacity",
+    "remote_kv",
+    "lookup",
+    "preempted",
+    "policy",
+    "unknown",
+    None,
+)
 OWN_OPS = ("load", "store", "lookup", "lock_wait", "queue")  # weaker than compute and wait, of one request
 LATEST_NS = 100
 
@@ -91,12 +105,12 @@ EXAMPLE = Run(
 def runs(draw: st.DrawFn) -> Run:
     """A run of one or two engines and one to four requests, with everything that a recording can show."""
     clock = Clock(tuple(draw(st.lists(st.integers(0, LATEST_NS), min_size=4, max_size=9))))
-    engines = draw(st.sampled_from((("e0",), ("e0", "e1"))))
-    ids = tuple(f"r{number}" for number in range(draw(st.integers(1, 4))))
+    engines = draw(st.sampled_from((("e0",), ("e0",), ("e0", "e1"))))
+    ids = tuple(f"r{number}" for number in range(draw(st.sampled_from((1, 1, 2, 2, 3, 4)))))
     rows = [draw(_request(clock, engines, request_id)) for request_id in ids]
-    rows += draw(_many(_step(clock, engines, ids), 6))
+    rows += draw(_many(_step(clock, engines, ids), 5))
     rows += [rank for ranks in draw(_many(_wait(clock, engines, ids), 4)) for rank in ranks]
-    for number in range(draw(st.integers(0, 6))):
+    for number in range(draw(st.integers(0, 5))):
         rows += draw(_transfer(clock, engines, ids, f"t{number}"))
     rows += draw(_many(_queue(clock, engines, ids), 4))
     rows += draw(_many(_inquiry(clock, engines, ids), 4))
@@ -111,7 +125,8 @@ def runs(draw: st.DrawFn) -> Run:
 
 
 def _many(rows: st.SearchStrategy[Any], most: int) -> st.SearchStrategy[list[Any]]:
-    return st.lists(rows, max_size=most)
+    """Any number as likely as another; lists() alone prefers few."""
+    return st.integers(0, most).flatmap(lambda size: st.lists(rows, min_size=size, max_size=size))
 
 
 # --- One row --------------------------------------------------------------------------------------------
@@ -158,12 +173,11 @@ def _whose(draw: st.DrawFn, ids: Sequence[str], kinds: Sequence[str]) -> Row:
 @st.composite
 def _request(draw: st.DrawFn, clock: Clock, engines: Sequence[str], request_id: str) -> Row:
     row: Row = {"op": "request", "request_id": request_id, **draw(_seen_by(engines, ("api",)))}
-    shape = draw(st.sampled_from(("long",) * 6 + ("any",)))
-    if shape == "any":
+    if draw(st.integers(0, 9)) == 9:
         row |= draw(_interval(clock))
     else:
         row |= {"start_ns": draw(st.integers(0, 30)), "end_ns": draw(st.integers(60, LATEST_NS))}
-    if draw(st.integers(0, 4)) == 0:
+    if draw(st.integers(0, 4)) == 4:
         row["end_ns"] = None
     if draw(st.booleans()):
         row["first_token_ns"] = draw(clock.instants())
@@ -202,30 +216,36 @@ def _wait(draw: st.DrawFn, clock: Clock, engines: Sequence[str], ids: Sequence[s
 def _transfer(
     draw: st.DrawFn, clock: Clock, engines: Sequence[str], ids: Sequence[str], transfer_id: str
 ) -> list[Row]:
-    """One physical load or store, seen by one observer or, under one transfer_id, by several."""
-    row: Row = {"op": draw(st.sampled_from(("load", "load", "load", "store")))}
-    row |= {"tier_from": draw(st.sampled_from(TIERS)), "tier_to": draw(st.sampled_from(TIERS))}
+    """One load or store over its hops, each seen by one observer or, under one transfer_id, by several."""
+    row: Row = {"op": draw(st.sampled_from(("load", "load", "load", "load", "store")))}
     row |= draw(_whose(ids, ("request", "request", "request", "members", "nobody")))
     observers: list[str | None] = ["worker", "server", "client", "scheduler", None]
-    if draw(st.booleans()):
-        return [{**row, **draw(_seen_by(engines, observers)), **draw(_four_times(clock))}]
-    row["transfer_id"] = transfer_id
-    views = draw(st.integers(1, 3))
-    return [{**row, **draw(_seen_by(engines, observers)), **draw(_four_times(clock))} for _ in range(views)]
+    views = draw(st.sampled_from((1, 1, 1, 2, 3)))
+    if views > 1 or draw(st.booleans()):
+        row["transfer_id"] = transfer_id
+    rows: list[Row] = []
+    for tier_from, tier_to in draw(st.sampled_from(PATHS)):
+        hop = {**row, "tier_from": tier_from, "tier_to": tier_to}
+        rows += [
+            {**hop, **draw(_seen_by(engines, observers)), **draw(_four_times(clock))} for _ in range(views)
+        ]
+    return rows
 
 
 @st.composite
 def _four_times(draw: st.DrawFn, clock: Clock) -> Row:
-    """submit <= start <= end <= usable where they are known; rarely in no order."""
-    row = draw(_interval(clock))
-    ordered = draw(st.integers(0, 9)) > 0
-    if draw(st.booleans()):
-        submit_ns = draw(clock.instants())
-        row["submit_ns"] = min(submit_ns, row["start_ns"]) if ordered else submit_ns
-    if draw(st.booleans()):
-        usable_ns = draw(clock.instants())
-        row["usable_ns"] = max(usable_ns, row.get("end_ns", row["start_ns"])) if ordered else usable_ns
-    return row
+    """Ordered submit <= start <= end <= usable where they are known; rarely in no order, or none of them."""
+    shape = draw(st.sampled_from(("ordered",) * 8 + ("open", "disordered", "copy")))
+    if shape == "copy":
+        return draw(_interval(clock))
+    times = [draw(clock.instants()) for _ in range(4)]
+    if shape != "disordered":
+        times.sort()
+    row = dict(zip(("submit_ns", "start_ns", "end_ns", "usable_ns"), times, strict=True))
+    unknown = draw(st.sets(st.sampled_from(("submit_ns", "usable_ns"))))
+    if shape == "open":
+        unknown |= {"end_ns", draw(st.sampled_from(("end_ns", "usable_ns")))}
+    return {key: value for key, value in row.items() if key not in unknown}
 
 
 @st.composite
@@ -263,7 +283,13 @@ def _loss(draw: st.DrawFn, clock: Clock, processes: Sequence[str]) -> Row:
 @st.composite
 def _process(draw: st.DrawFn, clock: Clock, name: str) -> Row:
     last_ns = draw(st.one_of(st.none(), clock.instants(), st.integers(LATEST_NS, LATEST_NS + 30)))
-    return {"run_id": "r", "process": name, "engine": name.split("/")[0], "first_ns": 0, "last_ns": last_ns}
+    return {
+        "run_id": "r",
+        "process": name,
+        "engine": name.partition("/")[0],
+        "first_ns": 0,
+        "last_ns": last_ns,
+    }
 
 
 # --- Runs for the laws ----------------------------------------------------------------------------------
@@ -313,9 +339,9 @@ def cut(run: Run, row: Row, at_ns: int) -> Run:
 def runs_and_cuts(draw: st.DrawFn) -> tuple[Run, Row, int]:
     """A run, one of its rows, and a time inside of that row: the arguments of `cut`."""
     run = draw(runs())
-    row = draw(st.sampled_from([span for span in run.spans if is_cuttable(span)] or [None]))
-    assume(row is not None)
-    assert row is not None
+    cuttable = [span for span in run.spans if is_cuttable(span)]
+    assume(cuttable)
+    row = draw(st.sampled_from(cuttable))
     return run, row, draw(st.integers(row["start_ns"] + 1, row["end_ns"] - 1))
 
 
@@ -332,7 +358,7 @@ def added(run: Run, op: str, request_id: str, start_ns: int, end_ns: int) -> Run
 
 
 def runs_and_additions() -> st.SearchStrategy[tuple[Run, str, int]]:
-    """A run, the op of a row to add and a number to pick where: say, a segment where a stronger class wins."""
+    """A run, the op of a row to add and a number to pick where: a segment where a stronger class wins."""
     return st.tuples(runs(), st.sampled_from(OWN_OPS), st.integers(0, 2**16))
 
 

@@ -1,0 +1,131 @@
+"""The question `critical_path`: the partition of exposure in time order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import polars as pl
+
+from kvtrace.analyses.exposure import layers
+from kvtrace.analyses.exposure.cache import blocks, prepare
+from kvtrace.analyses.exposure.layers import CLASSES, FIRST_HOP, LOAD, Ints
+from kvtrace.analyses.exposure.sweep import Intervals, Pieces, Requests, pieces, segments, width
+from kvtrace.analyses.exposure.totals import Decided, Window, decide
+
+if TYPE_CHECKING:
+    from kvtrace.run import Run
+
+COLUMNS = {
+    "request_id": pl.String,
+    "window": pl.String,
+    "seq": pl.Int64,
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+    "class": pl.String,
+    "hop": pl.String,
+    "span_id": pl.UInt64,
+}
+_OWNING = {
+    layers.COMPUTE: (layers.SERVING,),
+    layers.CAPACITY: (layers.QUEUE_CAPACITY,),
+    layers.LOAD_WAIT_CLASS: (layers.LOAD_WAIT,),
+    8: (layers.LOCK,),
+    9: (layers.LOOKUP,),
+    10: (layers.STORE,),
+    layers.QUEUE: (layers.QUEUE_OTHER, layers.QUEUE_TRANSFER),
+}
+"""Class -> the layers whose intervals can win it (waits and hops: see _wins_with)."""
+
+
+def critical_path(
+    run: Run, *, window: Literal["ttft", "decode", "e2e"] = "e2e", requests: tuple[str, ...] = ()
+) -> pl.DataFrame:
+    """What was each request waiting for, instant by instant, in time order?
+
+    The same partition as `exposure`: segments of a request and window do not overlap and sum to the window.
+    The span of a segment is the earliest started of the winning ones; a change of span starts a new segment.
+
+    Columns:
+        request_id: the request
+        window: ttft, decode or e2e
+        seq: 0 for the first segment of the request
+        start_ns: start, unix ns
+        end_ns: end, unix ns
+        class: the winning class
+        hop: tier_from->tier_to of a load; null for every other class
+        span_id: the earliest started of the winning spans; null for other
+    """
+    prepared = prepare(run)
+    ids = prepared.table.select(pl.col("number").cast(pl.Int64), "request_id")
+    only = ids.filter(pl.col("request_id").is_in(list(requests)))["number"].to_list() if requests else None
+    frames = [pl.DataFrame(schema={**COLUMNS, "number": pl.Int64})]
+    for part, found in blocks(prepared, owners=True, only=only):
+        chosen = next(w for w in prepared.windows(part) if w.name == window)
+        frames.append(_paths(part, found, chosen))
+    rows = pl.concat(frames, how="diagonal").drop("request_id")
+    if only is not None:
+        rows = rows.filter(pl.col("number").is_in(only))
+    return rows.join(ids, on="number", maintain_order="left").select(list(COLUMNS))
+
+
+def _wins_with(layer: int, decided: Decided) -> layers.Bools:
+    """Segments that an interval of this layer, where it is active, is a winner of."""
+    winner = decided.winner
+    serving = (decided.part.layers & 1) == 1
+    if layer >= FIRST_HOP:
+        return (winner == LOAD) & (decided.hop == layer - FIRST_HOP)
+    if layers.NAMED <= layer < layers.OTHERS:
+        return winner == layers.WAIT + layer - layers.NAMED if layer < layers.OTHERS - 1 else winner < 0
+    if layers.OTHERS <= layer < layers.QUEUE_CAPACITY:
+        nobody = layer >= layers.NOBODY
+        reason = (layer - layers.OTHERS) % 5
+        shared = (winner == layers.WAIT + reason) & serving & (reason < 4)
+        return shared | ((winner == layers.INTERFERENCE) & ~(serving & nobody))
+    return np.isin(winner, [number for number, own in _OWNING.items() if layer in own])
+
+
+def _spans(parts: list[Pieces], decided: Decided, block: Requests) -> tuple[Ints, layers.Bools]:
+    """Span of every segment: the earliest started of the winning ones (ties: the smaller id)."""
+    part = decided.part
+    key = part.request * width(block) + (part.s - block.start[part.request])
+    started = np.zeros(key.size, np.int64)
+    span = np.zeros(key.size, np.uint64)
+    found = np.zeros(key.size, bool)
+    for piece in parts:
+        at = np.flatnonzero(_wins_with(piece.layer, decided) & (((part.layers >> piece.layer) & 1) == 1))
+        own = np.searchsorted(piece.s, key[at], side="right") - 1
+        earlier = piece.started[own] < started[at]
+        same = (piece.started[own] == started[at]) & (piece.span[own] < span[at])
+        take = ~found[at] | earlier | same
+        started[at[take]], span[at[take]], found[at[take]] = piece.started[own][take], piece.span[own][take], True
+    return span, found
+
+
+def _paths(block: Requests, intervals: Intervals, window: Window) -> pl.DataFrame:
+    """Segments of one window of a block, those with the same winner joined."""
+    parts = pieces(intervals, block, owners=True)
+    decided = decide(segments(parts, [], block), window)
+    part = decided.part
+    span, found = _spans(parts, decided, block)
+    change = np.ones(part.s.size, bool)
+    sides = (part.request, decided.winner, decided.hop, span, found)
+    change[1:] = np.any([side[1:] != side[:-1] for side in sides], axis=0)
+    begin = np.flatnonzero(change)
+    end = np.append(begin[1:], part.s.size) - 1 if part.s.size else begin
+    hop = [layers.hop_name(int(number)) if number >= 0 else None for number in decided.hop[begin]]
+    frame = pl.DataFrame({
+        "number": part.request[begin] + block.first,
+        "start_ns": part.s[begin],
+        "end_ns": part.e[end],
+        "class": np.asarray(CLASSES)[decided.winner[begin]],
+        "hop": pl.Series(hop, dtype=pl.String),
+        "span_id": pl.Series(span[begin]),
+        "found": found[begin],
+    })
+    return frame.with_columns(
+        pl.lit(window.name).alias("window"),
+        pl.col("class").cast(pl.String),
+        pl.when("found").then("span_id"),
+        seq=pl.int_range(pl.len()).over("number"),
+    ).drop("found")

@@ -1,0 +1,71 @@
+"""The question `exposure`, and the partition of a request's time that other questions build on.
+
+    layers.py      bits: what can be going on, and what class it makes
+    intervals.py   SQL: requests, their windows and their intervals
+    sweep.py       intervals -> segments in which nothing changes
+    totals.py      segments -> rows; work.py the plain sums beside them
+    cache.py       block by block over a whole run, kept under RUN/.derived
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import polars as pl
+
+from kvtrace.analyses.exposure.cache import partition
+from kvtrace.analyses.exposure.layers import HIDDEN_COLUMNS
+
+if TYPE_CHECKING:
+    from kvtrace.run import Run
+
+__all__ = ["COLUMNS", "exposure", "partition"]
+
+COLUMNS = {
+    "request_id": pl.String,
+    "window": pl.String,
+    "class": pl.String,
+    "hop": pl.String,
+    "exposed_ns": pl.Int64,
+    "total_ns": pl.Int64,
+    **dict.fromkeys(HIDDEN_COLUMNS, pl.Int64),
+    "work_ns": pl.Int64,
+    "open_ns": pl.Int64,
+    "bound": pl.String,
+    "censored": pl.Boolean,
+    "agreement": pl.Int64,
+}
+"""Columns of the question, and their types."""
+
+
+def exposure(run: Run, *, window: Literal["ttft", "decode", "e2e"] | None = None) -> pl.DataFrame:
+    """Which transfer time does a request wait for?
+
+    Every instant of a request's window belongs to exactly one class, the first of the list in
+    design/questions.md that is active for the request at that instant; exposed parts sum to the window to
+    the nanosecond. A row wherever a class has a total or is exposed. Without a step of the request's engine
+    the bound is `upper`: the compute row is there with null, its time falls into what is next in the list,
+    and exposed parts of transfer classes are upper bounds, no measure. Unfinished requests stay in,
+    censored. Ties between hops: the larger union in the window, then tier_to, then tier_from.
+
+    Columns:
+        request_id: the request
+        window: ttft [arrival, first token), decode [first token, finish) or e2e [arrival, finish)
+        class: compute, wait_load, wait_store, wait_lookup, wait_lock, queue_capacity, load, load_wait, lock,
+            lookup, store, interference, queue or other
+        hop: tier_from->tier_to of a load; null for every other class
+        exposed_ns: the partition, ns
+        total_ns: union of the class's (hop's) own intervals in the window, ns
+        hidden_by_compute_ns: part of total in which compute wins, ns
+        hidden_by_wait_ns: part of total in which a wait_* wins, ns
+        hidden_by_queue_ns: part of total in which queue_capacity wins, ns
+        hidden_by_load_ns: part of total in which another hop or load_wait wins, ns
+        hidden_by_rest_ns: part of total in which lock, lookup, store or interference wins, ns
+        work_ns: plain sum of durations, ns; null for compute, interference and other
+        open_ns: part of total that comes from intervals whose end nobody saw, ns
+        bound: exact or upper
+        censored: the window's end was not seen
+        agreement: interval exposure - measured stall of the request and window, ns; null unless exact
+    """
+    rows = pl.read_parquet(partition(run))
+    return rows if window is None else rows.filter(pl.col("window") == window)

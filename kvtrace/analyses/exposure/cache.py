@@ -1,0 +1,190 @@
+"""The partition of a whole run, computed block by block and kept beside it.
+
+Blocks bound the memory: requests are taken in order until their intervals (and the waits of their engines
+that overlap them) reach a limit, or until the axis of the sweep is full.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kvtrace.analyses.exposure import intervals as queries
+from kvtrace.analyses.exposure.layers import Bools, Ints
+from kvtrace.analyses.exposure.sweep import MOST_CELLS, Intervals, Requests, Segments, Waits, pieces, segments, width
+from kvtrace.analyses.exposure.totals import Window, window_rows
+from kvtrace.analyses.exposure.work import Work
+from kvtrace.run.derived import derived_folder, files_hash
+from kvtrace.run.nouns import create_views
+
+if TYPE_CHECKING:
+    from kvtrace.run import Run
+
+ALGORITHM = "1"
+"""Bumped whenever the partition of the same run can come out differently."""
+BLOCK_INTERVALS = 750_000
+MEMORY_LIMIT = "700MB"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run made ready for the sweep: its requests as numbers, its waits, and where intervals come from."""
+
+    connection: duckdb.DuckDBPyConnection
+    table: pl.DataFrame
+    block: Requests
+    waits: Waits
+
+    def windows(self, part: Requests) -> list[Window]:
+        """The three windows of some consecutive requests."""
+        rows = self.table.slice(part.first, part.start.size)
+        begin_decode = np.where(part.token >= 0, part.token, part.last)
+        first_end = np.where(part.token >= 0, part.token, part.stop)
+
+        def exact(name: str) -> Bools:
+            return rows[name].fill_null(value=False).to_numpy()
+
+        return [
+            Window("ttft", part.start, first_end, exact("ttft_exact")),
+            Window("decode", begin_decode, part.stop, exact("decode_exact")),
+            Window("e2e", part.start, part.stop, exact("e2e_exact")),
+        ]
+
+
+def _numbers(column: pl.Series) -> Ints:
+    return column.cast(pl.Int64).fill_null(-1).to_numpy()
+
+
+def prepare(run: Run) -> Prepared:
+    """Read requests and waits of a run; intervals are streamed later."""
+    scratch = derived_folder(run) / f"spill-{os.getpid()}"
+    connection = duckdb.connect(":memory:", config={"memory_limit": MEMORY_LIMIT, "temp_directory": str(scratch)})
+    create_views(connection, run.path)
+    queries.prepare(connection)
+    table = pl.DataFrame(queries.requests(connection))
+    waits = pl.DataFrame(queries.waits(connection))
+    engines = waits.select("engine", "engine_number").unique(maintain_order=True)
+    table = table.join(engines, on="engine", how="left", maintain_order="left")
+    block = Requests(
+        0, _numbers(table["start_ns"]), _numbers(table["stop_ns"]), _numbers(table["token_ns"]),
+        _numbers(table["engine_number"]),
+    )  # fmt: skip
+    return Prepared(connection, table, block, _waits(waits, table))
+
+
+def _waits(waits: pl.DataFrame, table: pl.DataFrame) -> Waits:
+    """Waits as arrays, and the (wait, request) pairs in which a wait names a request."""
+    size = max(table.height, 1)
+    named = (
+        waits.with_row_index("wait")
+        .select("wait", "names").explode("names", empty_as_null=False, keep_nulls=False)
+        .join(table.select("request_id", "number"), left_on="names", right_on="request_id")
+        .select(pair=pl.col("wait").cast(pl.Int64) * size + pl.col("number"))
+    )  # fmt: skip
+    return Waits(
+        _numbers(waits["engine_number"]), _numbers(waits["s"]), _numbers(waits["e"]), waits["is_open"].to_numpy(),
+        _numbers(waits["reason"]), waits["names"].is_null().to_numpy(), waits["span_id"].to_numpy(),
+        np.unique(named["pair"].to_numpy()), size,
+    )  # fmt: skip
+
+
+def blocks(prepared: Prepared, *, owners: bool, only: list[int] | None = None) -> Iterator[tuple[Requests, Intervals]]:
+    """Consecutive requests with all of their intervals, in blocks that fit the memory and the axis."""
+    held: list[pa.RecordBatch] = []
+    rows, first, size = 0, 0, prepared.block.start.size
+    for batch in queries.stream(prepared.connection, owners=owners, only=only):
+        held.append(batch)
+        rows += batch.num_rows
+        last = batch["number"][-1].as_py() if batch.num_rows else first
+        if rows >= BLOCK_INTERVALS and last > first:
+            table = pa.Table.from_batches(held)
+            keep = pc.sum(pc.less(table["number"], last)).as_py()
+            yield from _fitting(prepared, first, last, table.slice(0, keep), owners=owners)
+            held, rows, first = table.slice(keep).to_batches(), table.num_rows - keep, last
+    table = pa.Table.from_batches(held) if held else None
+    yield from _fitting(prepared, first, size, table, owners=owners)
+
+
+def _fitting(
+    prepared: Prepared, low: int, high: int, table: pa.Table | None, *, owners: bool
+) -> Iterator[tuple[Requests, Intervals]]:
+    """Halve a block until its waits fit the memory and its stretches fit the axis."""
+    if high <= low:
+        return
+    part = prepared.block.part(low, high)
+    too_long = part.start.size * width(part) > MOST_CELLS
+    if high - low > 1 and (too_long or prepared.waits.count(part).sum() > 4 * BLOCK_INTERVALS):
+        middle = (low + high) // 2
+        at = pc.sum(pc.less(table["number"], middle)).as_py() or 0 if table is not None else 0
+        yield from _fitting(prepared, low, middle, table.slice(0, at) if table else None, owners=owners)
+        yield from _fitting(prepared, middle, high, table.slice(at) if table else None, owners=owners)
+        return
+    yield part, _intervals(table, low, owners=owners).joined(prepared.waits.of(part))
+
+
+def _intervals(table: pa.Table | None, low: int, *, owners: bool) -> Intervals:
+    """Arrow -> arrays."""
+    empty = np.empty(0, np.int64)
+    if table is None:
+        return Intervals(empty, empty, empty, empty, np.empty(0, bool), empty, empty.astype(np.uint64))
+    frame = pl.DataFrame(table)
+    none = np.zeros(frame.height, np.int64)
+    return Intervals(
+        _numbers(frame["number"]) - low, _numbers(frame["layer"]), _numbers(frame["s"]), _numbers(frame["e"]),
+        frame["is_open"].to_numpy(),
+        _numbers(frame["started"]) if owners else none,
+        frame["span_id"].fill_null(0).to_numpy() if owners else none.astype(np.uint64),
+    )  # fmt: skip
+
+
+def swept(part: Requests, found: Intervals) -> Segments:
+    """Segments of a block, without owners."""
+    opened = pieces(found.where(found.is_open), part, owners=False) if found.is_open.any() else []
+    return segments(pieces(found, part, owners=False), opened, part)
+
+
+def rows_of(prepared: Prepared) -> Iterator[pl.DataFrame]:
+    """The partition, block by block, request ids in place of numbers."""
+    ids = prepared.table.select(pl.col("number").cast(pl.Int64), "request_id", "unfinished", "token_ns")
+    for part, found in blocks(prepared, owners=False):
+        cuts = swept(part, found)
+        work = Work(found, cuts, part)
+        frames = [window_rows(cuts, work, part, window) for window in prepared.windows(part)]
+        rows = pl.concat(frames).join(ids.slice(part.first, part.start.size), on="number", maintain_order="left")
+        censored = (
+            pl.when(pl.col("window") == "ttft").then(pl.col("token_ns").is_null()).otherwise(pl.col("unfinished"))
+        )
+        yield rows.sort("number", maintain_order=True).with_columns(censored=censored)
+
+
+def partition(run: Run) -> Path:
+    """The cached partition of a run as a Parquet file: the rows of `exposure`, all three windows.
+
+    Computed once for the run's files as they are; kept in RUN/.derived, or in a temporary folder when the
+    run cannot be written.
+    """
+    from kvtrace.analyses.exposure import COLUMNS  # noqa: PLC0415 - the question names its columns
+
+    target = derived_folder(run) / f"exposure-{files_hash(run, ALGORITHM)}.parquet"
+    if target.exists():
+        return target
+    partial = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    schema = pl.DataFrame(schema=COLUMNS).to_arrow().schema
+    try:
+        with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
+            for rows in rows_of(prepare(run)):
+                writer.write_table(rows.select(list(COLUMNS)).to_arrow().cast(schema))
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return target

@@ -1,0 +1,190 @@
+"""What the sweep needs, in plain SQL over the nouns: requests with their windows, and their intervals.
+
+    requests    one row a request: number, arrival, first token, end, censored, bound per window
+    intervals   one row a (request, layer, interval), sorted by request; open ones end at the last record
+                of their process, or at the window's end when the process is not known
+    waits       the waits of every engine, and whom they name
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvtrace.analyses.exposure import layers
+from kvtrace.schema.vocabulary import TIERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import duckdb
+    import pyarrow as pa
+
+_NEVER = "9223372036854775807::BIGINT"
+
+_LAST_RECORDS = """
+CREATE TEMP TABLE record AS
+SELECT engine, process, max(greatest(start_ns, end_ns, submit_ns, usable_ns, first_token_ns)) AS last_ns
+FROM span GROUP BY ALL
+UNION ALL SELECT engine, process, last_ns FROM process;
+CREATE TEMP TABLE process_end AS
+SELECT process, max(last_ns) AS last_ns FROM record WHERE process IS NOT NULL GROUP BY process;
+CREATE TEMP TABLE engine_end AS
+SELECT engine, max(last_ns) AS last_ns FROM record WHERE engine IS NOT NULL GROUP BY engine;
+"""
+
+_STEPS = """
+CREATE TEMP TABLE stepped AS
+SELECT
+    request_id,
+    min({'at': start_ns, 'engine': engine}) FILTER (engine IS NOT NULL) AS first_step,
+    min({'at': start_ns, 'ended': end_ns}) FILTER (output_tokens > 0 AND end_ns IS NOT NULL) AS first_output
+FROM member WHERE op = 'step' AND (end_ns IS NULL OR end_ns >= start_ns) GROUP BY request_id;
+CREATE TEMP TABLE asked AS
+SELECT request_id, min({'at': start_ns, 'engine': engine}) AS first_row
+FROM span
+WHERE op IN ('queue', 'lookup') AND observer = 'scheduler' AND engine IS NOT NULL AND request_id IS NOT NULL
+  AND (end_ns IS NULL OR end_ns >= start_ns)
+GROUP BY request_id;
+"""
+
+_LOSSES = """
+CREATE TEMP TABLE lost AS
+WITH scheduler AS (
+    SELECT DISTINCT engine, process FROM span
+    WHERE engine IS NOT NULL AND process IS NOT NULL AND (observer = 'scheduler' OR op IN ('step', 'queue'))
+)
+SELECT e.engine, coalesce(l.from_ns, -1) AS from_ns, coalesce(l.to_ns, 9223372036854775807) AS to_ns
+FROM loss l, engine_end e
+WHERE l.cause IS DISTINCT FROM 'duplicate' AND (l.op IS NULL OR l.op IN ('step', 'queue', 'wait'))
+  AND (l.process IS NULL OR EXISTS (SELECT 1 FROM scheduler s WHERE s.engine = e.engine AND s.process = l.process));
+"""
+
+_REQUESTS = """
+CREATE TEMP TABLE windowed AS
+WITH named AS (
+    SELECT
+        r.request_id, r.start_ns, r.end_ns,
+        coalesce(r.first_token_ns, s.first_output.ended) AS token_ns,
+        coalesce(s.first_step.engine, a.first_row.engine, r.engine) AS engine,
+        s.first_step IS NOT NULL AS is_member
+    FROM request r LEFT JOIN stepped s USING (request_id) LEFT JOIN asked a USING (request_id)
+    WHERE r.start_ns IS NOT NULL AND (r.end_ns IS NULL OR r.end_ns >= r.start_ns)
+), ended AS (
+    SELECT
+        n.request_id, n.engine, n.is_member, n.start_ns,
+        CASE WHEN n.token_ns >= n.start_ns THEN n.token_ns END AS token_ns,
+        n.end_ns IS NULL AS unfinished,
+        coalesce(n.end_ns, e.last_ns, n.start_ns) AS stop_ns
+    FROM named n LEFT JOIN engine_end e ON n.engine = e.engine
+), bounded AS (
+    SELECT
+        *,
+        is_member OR (token_ns IS NULL AND engine IN (
+            SELECT engine FROM span WHERE op = 'step' AND (end_ns IS NULL OR end_ns >= start_ns))) AS seen_stepping
+    FROM ended
+)
+SELECT
+    row_number() OVER (ORDER BY request_id) - 1 AS number, *,
+    seen_stepping AND NOT EXISTS (
+        SELECT 1 FROM lost l WHERE l.engine = b.engine
+        AND l.from_ns < coalesce(b.token_ns, b.stop_ns) AND l.to_ns >= b.start_ns) AS ttft_exact,
+    seen_stepping AND NOT EXISTS (
+        SELECT 1 FROM lost l WHERE l.engine = b.engine
+        AND l.from_ns < b.stop_ns AND l.to_ns >= b.token_ns) AS decode_exact,
+    seen_stepping AND NOT EXISTS (
+        SELECT 1 FROM lost l WHERE l.engine = b.engine
+        AND l.from_ns < b.stop_ns AND l.to_ns >= b.start_ns) AS e2e_exact
+FROM bounded b
+ORDER BY number;
+"""
+
+_ROWS = f"""
+CREATE TEMP VIEW attributed AS
+WITH own AS (
+    SELECT op, reason, tier_from, tier_to, start_ns, end_ns, submit_ns, usable_ns, process, span_id,
+           request_id, members
+    FROM copy
+    UNION ALL
+    SELECT op, reason, NULL, NULL, start_ns, end_ns, NULL, NULL, process, span_id, request_id, members
+    FROM span WHERE op IN ('queue', 'lookup', 'lock_wait')
+), shared AS (
+    SELECT * EXCLUDE (request_id, members), unnest(list_distinct(
+        list_append(list_transform(members, lambda m: m.request_id), request_id))) AS request_id
+    FROM own WHERE len(members) > 0
+)
+SELECT * EXCLUDE (members) FROM own WHERE len(members) IS NULL OR len(members) = 0
+UNION ALL BY NAME SELECT * FROM shared;
+
+CREATE TEMP VIEW layered AS
+WITH ended AS (
+    SELECT a.*, coalesce(a.end_ns, p.last_ns, {_NEVER}) AS stop_ns, a.end_ns IS NULL AS is_open
+    FROM attributed a LEFT JOIN process_end p ON a.process = p.process
+    WHERE a.end_ns IS NULL OR a.end_ns >= a.start_ns
+)
+SELECT request_id, start_ns AS s, stop_ns AS e, is_open, start_ns AS started, span_id,
+    CASE op
+        WHEN 'load' THEN {layers.FIRST_HOP} + {len(TIERS)} * (list_position($tiers, tier_from) - 1)
+             + list_position($tiers, tier_to) - 1
+        WHEN 'store' THEN {layers.STORE} WHEN 'lookup' THEN {layers.LOOKUP} WHEN 'lock_wait' THEN {layers.LOCK}
+        ELSE CASE WHEN reason = 'capacity' THEN {layers.QUEUE_CAPACITY}
+                  WHEN reason IN ('remote_kv', 'lookup') THEN {layers.QUEUE_TRANSFER}
+                  ELSE {layers.QUEUE_OTHER} END
+    END AS layer
+FROM ended
+UNION ALL
+SELECT request_id, coalesce(submit_ns, start_ns), coalesce(usable_ns, stop_ns), is_open AND usable_ns IS NULL,
+    coalesce(submit_ns, start_ns), span_id, {layers.LOAD_WAIT}
+FROM ended WHERE op = 'load'
+UNION ALL
+SELECT m.request_id, m.start_ns, coalesce(m.end_ns, p.last_ns, {_NEVER}), m.end_ns IS NULL, m.start_ns,
+    m.span_id, {layers.SERVING}
+FROM member m LEFT JOIN process_end p ON m.process = p.process
+WHERE m.op = 'step' AND (m.scheduled_tokens IS NULL OR m.scheduled_tokens > 0);
+"""
+
+_INTERVALS = """
+SELECT w.number::INTEGER AS number, l.layer::TINYINT AS layer, l.is_open,
+    greatest(l.s, w.start_ns) AS s, least(l.e, greatest(w.stop_ns, w.token_ns)) AS e{owners}
+FROM layered l JOIN windowed w USING (request_id)
+WHERE l.s < greatest(w.stop_ns, w.token_ns) AND l.e > w.start_ns AND l.e > l.s{only}
+ORDER BY number
+"""
+
+_WAITS = f"""
+SELECT dense_rank() OVER (ORDER BY w.engine) - 1 AS engine_number, w.engine, w.span_id, w.start_ns AS s,
+    coalesce(w.end_ns, p.last_ns, {_NEVER}) AS e, w.end_ns IS NULL AS is_open,
+    coalesce(list_position(['load', 'store', 'lookup', 'lock'], w.reason), 5) - 1 AS reason,
+    CASE WHEN len(w.members) > 0 THEN list_transform(w.members, lambda m: m.request_id)
+         WHEN w.request_id IS NOT NULL THEN [w.request_id] END AS names
+FROM wait w LEFT JOIN process_end p ON w.process = p.process
+WHERE w.engine IS NOT NULL AND coalesce(w.end_ns, p.last_ns, {_NEVER}) > w.start_ns
+ORDER BY w.engine, w.start_ns, w.span_id
+"""  # noqa: S608 - constants of this module
+
+
+def prepare(connection: duckdb.DuckDBPyConnection) -> None:
+    """Create the temporary tables that the queries below read."""
+    for statements in (_LAST_RECORDS, _STEPS, _LOSSES, _REQUESTS):
+        connection.execute(statements)
+    connection.execute(_ROWS.replace("$tiers", str(list(TIERS))))
+
+
+def requests(connection: duckdb.DuckDBPyConnection) -> pa.Table:
+    """Every request with an arrival: number, times, engine, bound per window."""
+    return connection.sql("SELECT * FROM windowed ORDER BY number").to_arrow_table()
+
+
+def waits(connection: duckdb.DuckDBPyConnection) -> pa.Table:
+    """Every wait of an engine, sorted by engine and start, with whom it names (null: nobody)."""
+    return connection.sql(_WAITS).to_arrow_table()
+
+
+def stream(
+    connection: duckdb.DuckDBPyConnection, *, owners: bool, only: list[int] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Intervals sorted by request number, clipped to [arrival, end); `owners` adds started and span_id."""
+    text = _INTERVALS.format(
+        owners=", l.started, l.span_id" if owners else "", only=" AND list_contains($only, w.number)" if only is not None else ""
+    )
+    relation = connection.sql(text, params={"only": only} if only is not None else None)
+    yield from relation.to_arrow_reader(256 * 1024)

@@ -1,0 +1,126 @@
+"""What a run holds: engines, versions, counts, times, names, losses."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvtrace.run import Run
+
+Row = tuple[str, str | None, int | None, str | None]
+_COLUMNS = {"what": pl.String, "name": pl.String, "value": pl.Int64, "detail": pl.String}
+
+_PRODUCTS = """
+    SELECT 'product', coalesce(product, 'unknown'), count(*), version FROM process
+    GROUP BY product, version ORDER BY product, version
+"""
+_INSTRUMENTS = """
+    SELECT 'instrument', entry.key, count(*), entry.value
+    FROM (SELECT unnest(map_entries(instruments)) AS entry FROM process)
+    GROUP BY entry.key, entry.value ORDER BY entry.key, entry.value
+"""
+_REQUESTS = """
+    SELECT 'requests', unnest(['total', 'with_first_token', 'open']),
+           unnest([count(*), count(first_token_ns), count(*) FILTER (end_ns IS NULL)]), NULL
+    FROM request
+"""
+_SPANS = "SELECT 'spans', op, count(*), NULL FROM span WHERE op IS NOT NULL GROUP BY op ORDER BY op"
+_UNKNOWN_SPANS = """
+    SELECT 'spans_no_rule_knows', name, count(*), min(component) FROM span WHERE op IS NULL
+    GROUP BY name ORDER BY count(*) DESC, name
+"""
+_TIMES = """
+    SELECT min(first_ns), max(last_ns) FROM (
+        SELECT min(start_ns) AS first_ns, max(coalesce(end_ns, start_ns)) AS last_ns FROM span
+        UNION ALL SELECT min(time_ns), max(time_ns) FROM block
+        UNION ALL SELECT min(time_ns), max(time_ns) FROM metric
+        UNION ALL SELECT min(time_ns), max(time_ns) FROM request_key
+    )
+"""
+_ROWS = """
+    SELECT 'rows', unnest(['span', 'block', 'request_key', 'metric', 'alias', 'identity', 'process', 'loss']),
+        unnest([
+        (SELECT count(*) FROM span), (SELECT count(*) FROM block), (SELECT count(*) FROM request_key),
+        (SELECT count(*) FROM metric), (SELECT count(*) FROM alias), (SELECT count(*) FROM identity),
+        (SELECT count(*) FROM process), (SELECT count(*) FROM loss)]), NULL
+"""
+_ALIASES = """
+    SELECT 'aliases', kind, count(*), count(DISTINCT request_id)::VARCHAR || ' requests' FROM alias
+    GROUP BY kind ORDER BY kind
+"""
+_LOSSES = """
+    SELECT 'losses', cause, sum(count)::BIGINT, source FROM loss GROUP BY source, cause ORDER BY cause, source
+"""
+
+
+def inventory(run: Run) -> pl.DataFrame:
+    """What does this run hold?
+
+    Counts are of rows that are there; what could be there and is not, and what would fill it, is the
+    question coverage. Losses of cause `duplicate` are counted and are no loss. An empty run has its
+    counts, which are 0: that nothing was recorded is known.
+
+    Columns:
+        what: run, engine, product, instrument, requests, spans, spans_no_rule_knows, time, rows, aliases,
+            losses or content_dropped
+        name: which one: an operation, a table, a cause, an attribute
+        value: the count, or unix ns for time; null where the fact is a text
+        detail: the fact as text: a version, a state, a source, a time in ISO UTC
+    """
+    rows = [*_from_run_file(run.meta)]
+    connection = run.connection()
+    for query in (_PRODUCTS, _INSTRUMENTS, _REQUESTS, _SPANS, _UNKNOWN_SPANS):
+        rows += connection.sql(query).fetchall()
+    first_ns, last_ns = connection.sql(_TIMES).fetchall()[0]
+    if first_ns is not None:
+        rows += [("time", "first_ns", first_ns, _iso(first_ns)), ("time", "last_ns", last_ns, _iso(last_ns))]
+        rows.append(("time", "duration_ns", last_ns - first_ns, None))
+    for query in (_ROWS, _ALIASES, _LOSSES):
+        rows += connection.sql(query).fetchall()
+    dropped = run.meta.get("content_dropped") or {}
+    rows += [("content_dropped", name, int(count), None) for name, count in sorted(dropped.items())]
+    return pl.DataFrame(rows, schema=_COLUMNS, orient="row")
+
+
+def _from_run_file(meta: dict[str, Any]) -> Iterator[Row]:
+    """Facts of run.json: who recorded what."""
+    yield "run", "schema_version", meta["schema_version"], None
+    for name in ("run_id", "group", "capture", "workload", "synthetic", "content_kept"):
+        value = meta.get(name)
+        if value is not None:
+            yield "run", name, None, value if isinstance(value, str) else json.dumps(value)
+    engines = meta.get("engines") or []
+    entries = (
+        [{"engine": name, **_described(facts)} for name, facts in engines.items()]
+        if isinstance(engines, dict)
+        else engines
+    )
+    for entry in entries:
+        facts = {key: value for key, value in _described(entry).items() if value is not None}
+        name = facts.pop("engine", None) or facts.pop("name", None) or facts.pop("product", None)
+        version = facts.pop("version", None)
+        rest = ", ".join(
+            f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in facts.items()
+        )
+        yield "engine", name, None, ", ".join(part for part in (version, rest) if part) or None
+
+
+def _described(facts: Any) -> dict[str, Any]:
+    """An engine's entry, whether it is an object or only a version."""
+    return dict(facts) if isinstance(facts, dict) else {"version": str(facts)}
+
+
+def _iso(time_ns: int) -> str:
+    """ISO 8601 in UTC, to the nanosecond: a float would round it."""
+    seconds, rest_ns = divmod(time_ns, 1_000_000_000)
+    try:
+        moment = datetime.fromtimestamp(seconds, tz=UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ns} ns"
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest_ns:09d}Z"

@@ -1,0 +1,85 @@
+"""kvtrace analyze: one question; options from the function's signature, run, rows and format from us.
+
+Every question is a command of its own, `kvtrace.cli.analyze:ask_exposure`, made when it is asked for:
+cyclopts imports commands by such a path, so that a list of questions imports none of them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path  # noqa: TC003 - the parser reads annotations
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+from cyclopts import Parameter
+
+from kvtrace.analyses import question
+from kvtrace.cli._docs import parse
+from kvtrace.cli._rows import FormatOption, OutputOption, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def __getattr__(name: str) -> Callable[..., None]:
+    if not name.startswith("ask_"):
+        raise AttributeError(name)
+    return analyze(name.removeprefix("ask_"))
+
+
+def analyze(name: str) -> Callable[..., None]:
+    """Ask one question of a run; its options come from the question itself.
+
+    `kvtrace list` names all questions with what they ask, `kvtrace describe QUESTION` defines one and its
+    columns, `kvtrace analyze QUESTION --help` shows its options.
+
+    Example:
+        kvtrace analyze exposure run --window ttft --format csv
+    """
+    function = question(name)
+
+    def ask(run: Path, /, *, form: FormatOption = None, output: OutputOption = None, **options: Any) -> None:
+        from kvtrace.run import open_run  # `--help` need not start a database
+
+        write(function(open_run(run), **options), form, output)
+
+    own = [
+        parameter for parameter in inspect.signature(ask).parameters.values() if parameter.name != "options"
+    ]
+    signature = inspect.Signature([own[0], *_options(function), *own[1:]])
+    hints = get_type_hints(ask, include_extras=True)
+    # `from __future__ import annotations` made texts of ours; the question's were resolved in its module
+    resolved = [parameter.replace(annotation=hints.get(parameter.name, parameter.annotation))
+                for parameter in signature.parameters.values()]  # fmt: skip
+    ask.__signature__ = signature.replace(parameters=resolved, return_annotation=None)  # type: ignore[attr-defined]
+    ask.__annotations__ = {parameter.name: parameter.annotation for parameter in resolved}
+    ask.__name__ = name
+    return ask
+
+
+def _options(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The keyword-only parameters of a question, with their types and what its `Args:` say about them."""
+    said = _arguments(function.__doc__)
+    found = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    texts = SimpleNamespace(__annotations__={p.name: p.annotation for p in found})
+    names = getattr(function, "__globals__", {})
+    hints = get_type_hints(texts, globalns=names, include_extras=True)
+    return [
+        p.replace(annotation=Annotated[hints[p.name], Parameter(help=said.get(p.name), negative_iterable=())])
+        for p in found
+    ]
+
+
+def _arguments(docstring: str | None) -> dict[str, str]:
+    """Option -> meaning, from a section `Args:` or `Options:`."""
+    sections = parse(docstring).sections
+    found: dict[str, str] = {}
+    name = ""
+    for line in (sections.get("Args") or sections.get("Options") or "").split("\n"):
+        head, colon, text = line.partition(": ")
+        if colon and not line.startswith(" "):
+            name = head.split(" ")[0]
+            found[name] = text
+        elif name and line.strip():
+            found[name] += f" {line.strip()}"
+    return found

@@ -1,0 +1,20 @@
+"""What a panel's card shows beside its picture: sentences and a small table, both plain text.
+
+A panel's module may define `notes(data) -> tuple[str, ...]` and `table(data) -> Table | None`; its data has
+`empty`, the sentence that says why there is nothing to see, or None.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Table:
+    """A small table of text; the page escapes every cell."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    caption: str = ""
+    names: int = 1
+    """How many columns at the left are names; the others are numbers and stand to the right."""

@@ -1,0 +1,190 @@
+"""Stacked bars: the time of each window by the class that a request was really waiting for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from kvtrace.panels import _palette, _partition
+from kvtrace.panels._card import Table
+from kvtrace.panels._layout import GRID, axis, blank, sentence
+from kvtrace.panels._text import NOT_OBSERVED, bounded, duration, listed, many, plain, share, visible
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from kvtrace.run import Run
+
+TITLE = "Which transfer time do requests wait for?"
+READING = (
+    "Every instant of a window belongs to exactly one class, so the parts of a bar add up to it. "
+    "Vivid parts are the cache's doing; grey is compute, and hatched is time nobody recorded."
+)
+NAMES = {"ttft": "to first token", "decode": "decode", "e2e": "end to end"}
+_NOTHING = (
+    "No request with an arrival and an end is in this run, so there is no window to divide. A front end's request "
+    "spans would fill it (vLLM: --otlp-traces-endpoint)."
+)
+_UPPER = (
+    "{windows}: upper bounds. {why}, so nobody knows when they computed: compute reads “not observed”, its time lies "
+    "inside the other parts, each of which is at most what is shown (<=), and there are no quantiles, because a "
+    "quantile of bounds measures nothing. Spans with kvtrace.op = step and their members would make them exact."
+)
+_WHY = {
+    False: "No step of the engine was recorded",
+    True: "No recorded step serves these requests, or records of their scheduler were lost inside the window",
+}
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """Sums a (window, bound, class, hop), requests a (window, bound), quantiles a (window, class)."""
+
+    sums: pl.DataFrame
+    requests: pl.DataFrame
+    quantiles: pl.DataFrame
+    steps: bool
+    empty: str | None = None
+
+
+def data(run: Run) -> Exposure:
+    """How much of each window went into each class, over all requests?"""
+    from kvtrace.analyses.exposure import partition  # noqa: PLC0415 - only when asked
+
+    path = partition(run)
+    sums, requests = _partition.sums(run, path), _partition.requests(run, path)
+    quantiles = _partition.quantiles(run, path)
+    steps = bool(run.connection().sql("SELECT count(*) > 0 AS any FROM step").pl()["any"][0])
+    return Exposure(sums, requests, quantiles, steps, None if sums.height else _NOTHING)
+
+
+def draw(frames: Exposure) -> go.Figure:
+    """Two rows of bars: the share of each window, and the same in time."""
+    if frames.empty:
+        return sentence(frames.empty)
+    bars = _bars(frames)
+    labels = {bar["label"]: None for bar in bars}
+    gap = 64 / (44 * len(labels) + 32)
+    rows = 44 * len(labels)
+    figure = blank(height=2 * rows + 210, barmode="stack", bargap=0.34, uniformtext={"minsize": 10, "mode": "hide"})
+    middle = 0.5 * gap
+    figure.update_layout(
+        yaxis=axis(domain=[0.5 + middle / 2, 1], autorange="reversed", showgrid=False, type="category"),
+        yaxis2=axis(domain=[0, 0.5 - middle / 2], autorange="reversed", showgrid=False, type="category", anchor="x2"),
+        xaxis=axis("share of the window's time, summed over requests (%)", range=[0, 100], anchor="y", ticksuffix=" %"),
+        xaxis2=axis("time summed over requests (s)", anchor="y2", rangemode="tozero"),
+    )
+    for name, hop, tint in _keys(bars):
+        mine = [bar for bar in bars if (bar["class"], bar["hop"]) == (name, hop)]
+        _trace(figure, name, hop, tint, mine)
+    return figure
+
+
+def _trace(figure: go.Figure, name: str, hop: str | None, tint: str, bars: list[dict[str, Any]]) -> None:
+    """One class in both rows; a class that was nowhere observed stays in the legend, as that."""
+    shown = [bar for bar in bars if bar["exposed_ns"] is not None]
+    legend = plain(_palette.words(name, hop)) + ("" if shown else f": {NOT_OBSERVED}")
+    marker: dict[str, Any] = {"color": tint, "line": {"width": 0}}
+    if name == "other":
+        marker["pattern"] = {"shape": "/", "size": 5, "solidity": 0.35, "fgcolor": "#8b93a1", "bgcolor": GRID}
+    hover = "<b>%{customdata[0]}</b><br>%{customdata[1]}<br>%{customdata[2]} of the window<br>%{customdata[3]}<extra></extra>"
+    for suffix, values in (("", "percent"), ("2", "seconds")):
+        figure.add_bar(
+            y=[bar["label"] for bar in shown] or [None], x=[bar[values] for bar in shown] or [None],
+            orientation="h", name=legend, legendgroup=legend, showlegend=not suffix, marker=marker,
+            customdata=[bar["hover"] for bar in shown] or None, hovertemplate=hover,
+            text=[bar["percent_text" if not suffix else "seconds_text"] for bar in shown] or None,
+            textposition="inside", insidetextanchor="middle", textangle=0, insidetextfont={"size": 11},
+            xaxis=f"x{suffix}", yaxis=f"y{suffix}",
+        )  # fmt: skip
+
+
+def _bars(frames: Exposure) -> list[dict[str, Any]]:
+    """One dict a bar part, with everything that is written on it."""
+    bars = []
+    counted = {(row["window"], row["bound"]): row["requests"] for row in frames.requests.iter_rows(named=True)}
+    for row in _ordered(frames.sums).iter_rows(named=True):
+        window, bound, spent = row["window"], row["bound"], row["exposed_ns"]
+        label = f"{NAMES.get(window, window)}<br><sub>{many(counted[window, bound], 'request')}"
+        label += ", upper bound</sub>" if bound == "upper" else "</sub>"
+        percent, text = share(spent, row["window_ns"]), duration(spent)
+        bars.append(row | {
+            "label": label,
+            "percent": None if spent is None or not row["window_ns"] else 100 * spent / row["window_ns"],
+            "seconds": None if spent is None else spent / 1e9,
+            "percent_text": plain(bounded(percent, bound)),
+            "seconds_text": plain(bounded(text, bound)),
+            "hover": [
+                plain(_palette.words(row["class"], row["hop"])), plain(bounded(text, bound)),
+                plain(bounded(percent, bound)), plain(f"active for {duration(row['total_ns'])} in all"),
+            ],
+        })  # fmt: skip
+    return bars
+
+
+def _ordered(sums: pl.DataFrame) -> pl.DataFrame:
+    """Windows, bounds and classes in reading order, each with the whole of its window."""
+    whole = pl.col("exposed_ns").sum().over("window", "bound").alias("window_ns")
+    windows = pl.col("window").replace_strict(dict(zip(_partition.WINDOWS, range(3), strict=True)), default=3)
+    classes = pl.col("class").map_elements(_palette.rank, return_dtype=pl.Int64)
+    return sums.with_columns(whole).sort(windows, "bound", classes, "hop", nulls_last=True)
+
+
+def _keys(bars: list[dict[str, Any]]) -> list[tuple[str, str | None, str]]:
+    """Every (class, hop) once, in the order of the classes, with its colour."""
+    keys = sorted({(bar["class"], bar["hop"]) for bar in bars}, key=lambda key: (_palette.rank(key[0]), key[1] or ""))
+    hops = tuple(hop for _, hop in keys if hop is not None)
+    return [(name, hop, _palette.color(name, hop, hops)) for name, hop in keys]
+
+
+def notes(frames: Exposure) -> tuple[str, ...]:
+    """What a reader must know before believing a number."""
+    said = []
+    upper = frames.requests.filter(pl.col("bound") == "upper")
+    if upper.height:
+        said.append(_UPPER.format(windows=listed([_counted(row) for row in upper.iter_rows(named=True)]), why=_WHY[frames.steps]))
+    unfinished = frames.requests.filter(pl.col("censored") > 0)
+    if unfinished.height:
+        names = listed([
+            f"{many(row['censored'], 'request')} of {row['requests']:,} in “{NAMES.get(row['window'], row['window'])}”"
+            for row in unfinished.iter_rows(named=True)
+        ])
+        said.append(f"Censored, because no first token or no end was seen: {names}. They are in the sums and in no quantile.")
+    return tuple(said)
+
+
+def _counted(row: dict[str, Any]) -> str:
+    return f"{many(row['requests'], 'request')} in “{NAMES.get(row['window'], row['window'])}”"
+
+
+def table(frames: Exposure) -> Table | None:
+    """The numbers of the bars, with quantiles a request where they were measured."""
+    if frames.empty:
+        return None
+    exact = frames.quantiles.height > 0
+    found = {(row["window"], row["class"]): row for row in frames.quantiles.iter_rows(named=True)}
+    rows = []
+    for row in _ordered(frames.sums).iter_rows(named=True):
+        bound = row["bound"]
+        cells = [
+            NAMES.get(row["window"], row["window"]) + (" (upper bound)" if bound == "upper" else ""),
+            visible(_palette.words(row["class"], row["hop"])),
+            bounded(duration(row["exposed_ns"]), bound),
+            bounded(share(row["exposed_ns"], row["window_ns"]), bound),
+        ]
+        if exact:
+            cells += _quantile_cells(bound, found.get((row["window"], row["class"])))
+        rows.append(tuple(cells))
+    head = ("window", "class", "waited, all requests", "share of window")
+    quantiles = ("p50 a request", "p90", "p99") if exact else ()
+    caption = "Quantiles are over finished requests whose bound is exact; a load's are over all its hops." if exact else ""
+    return Table(head + quantiles, tuple(rows), caption, names=2)
+
+
+def _quantile_cells(bound: str, row: dict[str, Any] | None) -> list[str]:
+    """Three cells; a class that is in no finished request's window was measured as 0 there."""
+    if bound == "upper":
+        return ["none: bound"] * 3
+    return [duration(row[key] if row else 0) for key in ("p50_ns", "p90_ns", "p99_ns")]

@@ -1,0 +1,201 @@
+"""Lanes over time: every path between tiers, and what moved on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from kvtrace.errors import UsageError
+from kvtrace.panels import _palette
+from kvtrace.panels._card import Table
+from kvtrace.panels._layout import axis, blank, sentence
+from kvtrace.panels._text import NOT_OBSERVED, count, duration, many, plain, size, visible
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from kvtrace.run import Run
+
+TITLE = "What moved between the tiers, and when?"
+READING = "One lane a path. A bar is one transfer from start to end; a cross is a store that stored nothing, a triangle one whose end nobody saw."
+_NOTHING = (
+    "No load or store was recorded. The cache's own spans would fill this (LMCache: lmcache server --enable-tracing "
+    "--otlp-endpoint), or any span with kvtrace.op = load or store."
+)
+
+_SAMPLE = """
+WITH moved AS (
+    SELECT op, tier_from, tier_to, request_id, start_ns, end_ns, tokens, bytes, outcome, reason, component, span_id
+    FROM transfer
+    UNION ALL
+    SELECT
+        'drop', coalesce(tier_from, 'unknown'), coalesce(tier_to, 'unknown'), request_id, start_ns, end_ns, tokens, bytes,
+        outcome, reason, component, span_id
+    FROM span WHERE op = 'drop'
+), placed AS (
+    SELECT
+        *, count(*) OVER () AS everything,
+        row_number() OVER (ORDER BY bytes DESC NULLS LAST, start_ns, request_id, span_id) AS by_size,
+        row_number() OVER (ORDER BY end_ns - start_ns DESC NULLS FIRST, start_ns, request_id, span_id) AS by_time,
+        row_number() OVER (ORDER BY start_ns, request_id, span_id, op, tier_from, tier_to, end_ns) AS in_order
+    FROM moved
+)
+SELECT * EXCLUDE (by_size, by_time, in_order)
+FROM placed
+WHERE everything <= $most OR by_size <= $most // 4 OR by_time <= $most // 4
+    OR in_order % ceil(everything / ($most // 2))::BIGINT = 0
+ORDER BY start_ns, request_id, span_id, op, tier_from, tier_to, end_ns
+"""
+
+_PATHS = """
+SELECT
+    op, tier_from, tier_to, count(*) AS transfers, sum(tokens)::BIGINT AS tokens, sum(bytes)::BIGINT AS bytes,
+    count(*) FILTER (WHERE bytes IS NULL) AS bytes_unknown, count(*) FILTER (WHERE end_ns IS NULL) AS open,
+    median(end_ns - start_ns)::BIGINT AS median_ns, max(end_ns - start_ns) AS longest_ns,
+    count(*) FILTER (WHERE outcome NOT IN ('ok')) AS not_ok
+FROM (
+    SELECT op, tier_from, tier_to, start_ns, end_ns, tokens, bytes, outcome FROM transfer
+    UNION ALL
+    SELECT 'drop', coalesce(tier_from, 'unknown'), coalesce(tier_to, 'unknown'), start_ns, end_ns, tokens, bytes, NULL
+    FROM span WHERE op = 'drop'
+)
+GROUP BY op, tier_from, tier_to
+"""
+
+_TIERS = ("gpu", "host", "peer", "disk", "object", "unknown")
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """The transfers that are drawn, and one row a (op, path) over all of them."""
+
+    sample: pl.DataFrame
+    paths: pl.DataFrame
+    start_ns: int | None
+    most: int
+    empty: str | None = None
+
+
+def data(run: Run, *, most: int = 2000) -> Transfers:
+    """Every transfer and drop, or of many: the largest, the longest, those without an end and an even sample.
+
+    Raises:
+        UsageError: `most` is not between 100 and 20,000.
+    """
+    if not 100 <= most <= 20_000:
+        raise UsageError(f"transfers: most must be between 100 and 20000, not {most}.")
+    connection = run.connection()
+    paths = connection.sql(_PATHS).pl()
+    sample = connection.sql(_SAMPLE, params={"most": most}).pl()
+    first = connection.sql("SELECT min(start_ns) AS ns FROM span WHERE op IS NOT NULL").pl()["ns"][0]
+    rank = [pl.col(column).replace_strict(dict(zip(_TIERS, range(6), strict=True)), default=6) for column in ("tier_from", "tier_to")]
+    op = pl.col("op").replace_strict({"load": 0, "store": 1, "drop": 2}, default=3)
+    return Transfers(sample, paths.sort(op, *rank), first, most, None if paths.height else _NOTHING)
+
+
+def draw(frames: Transfers) -> go.Figure:
+    """Lanes by path in seconds after the run's first record."""
+    if frames.empty:
+        return sentence(frames.empty)
+    paths = list(frames.paths.select("op", "tier_from", "tier_to").iter_rows())
+    figure = blank(height=38 * len(paths) + 130, barmode="overlay")
+    figure.update_layout(
+        xaxis=axis("seconds after the run's first record"),
+        yaxis=axis(
+            tickvals=list(range(len(paths))), ticktext=[plain(_lane(*path)) for path in paths],
+            range=[len(paths) - 0.4, -0.6], showgrid=False, fixedrange=True,
+        ),
+    )  # fmt: skip
+    hops = tuple(sorted({f"{start}->{end}" for op, start, end in paths if op == "load"}))
+    shown: set[str] = set()
+    for lane, (op, start, end) in enumerate(paths):
+        mine = frames.sample.filter(pl.col("op") == op, pl.col("tier_from") == start, pl.col("tier_to") == end)
+        tint = _palette.color("load", f"{start}->{end}", hops) if op == "load" else _palette.COLORS["store"]
+        _trace(figure, mine, lane, op, tint, frames.start_ns or 0, shown)
+    return figure
+
+
+def _lane(op: str, start: str, end: str) -> str:
+    if start == end == "unknown":
+        return f"{op}, path {NOT_OBSERVED}"
+    return f"{op} {start} → {end}"
+
+
+def _trace(figure: go.Figure, rows: pl.DataFrame, lane: int, op: str, tint: str, zero: int, shown: set[str]) -> None:
+    """Bars of one path; failed ones in red, those without an end and drops as marks at their start."""
+    import numpy as np  # noqa: PLC0415
+
+    bad = pl.col("outcome").is_in(["failed", "timeout", "cancelled"]).fill_null(value=False)
+    ended = rows.filter(pl.col("end_ns").is_not_null()) if op != "drop" else rows.clear()
+    hover = "<b>%{customdata[0]}</b><br>%{customdata[1]}<br>%{customdata[2]}<extra></extra>"
+    for name, some, hue in ((op, ended.filter(~bad), tint), ("failed", ended.filter(bad), _palette.OUTCOMES["failed"])):
+        if not some.height:
+            continue
+        figure.add_bar(
+            orientation="h", y=np.full(some.height, lane), width=0.62, name=name, legendgroup=name,
+            showlegend=name not in shown, base=(some["start_ns"].to_numpy() - zero) / 1e9,
+            x=(some["end_ns"] - some["start_ns"]).to_numpy() / 1e9,
+            marker={"color": hue, "opacity": 0.72, "line": {"width": 0.8, "color": hue}},
+            customdata=[_hover(row) for row in some.iter_rows(named=True)], hovertemplate=hover,
+        )  # fmt: skip
+        shown.add(name)
+    marks = rows if op == "drop" else rows.filter(pl.col("end_ns").is_null())
+    if marks.height:
+        name = "stored nothing (drop)" if op == "drop" else "end not observed"
+        symbol = "x-thin" if op == "drop" else "triangle-right"
+        figure.add_scatter(
+            mode="markers", name=name, legendgroup=name, showlegend=name not in shown, y=np.full(marks.height, lane),
+            x=(marks["start_ns"].to_numpy() - zero) / 1e9,
+            marker={"symbol": symbol, "size": 10, "color": "#d55e00", "line": {"width": 2, "color": "#d55e00"}},
+            customdata=[_hover(row) for row in marks.iter_rows(named=True)], hovertemplate=hover,
+        )  # fmt: skip
+        shown.add(name)
+
+
+def _hover(row: dict[str, Any]) -> list[str]:
+    took = None if row["end_ns"] is None else row["end_ns"] - row["start_ns"]
+    facts = [
+        f"tokens {NOT_OBSERVED}" if row["tokens"] is None else many(row["tokens"], "token"),
+        f"bytes {NOT_OBSERVED}" if row["bytes"] is None else size(row["bytes"]),
+        f"end {NOT_OBSERVED}" if took is None else duration(took),
+    ]
+    because = [row["outcome"] and f"outcome {row['outcome']}", row["reason"] and f"reason {row['reason']}", row["component"]]
+    return [
+        plain(row["request_id"], 64) if row["request_id"] is not None else "request not observed",
+        plain(", ".join(facts)), plain(", ".join(filter(None, because)) or f"outcome {NOT_OBSERVED}", 160),
+    ]  # fmt: skip
+
+
+def notes(frames: Transfers) -> tuple[str, ...]:
+    """Whether everything is drawn."""
+    if frames.empty:
+        return ()
+    total, drawn = int(frames.paths["transfers"].sum()), frames.sample.height
+    said = []
+    if drawn < total:
+        said.append(
+            f"Sampled: {drawn:,} of {total:,} are drawn (limit {frames.most:,}): the {frames.most // 4:,} largest, the "
+            f"{frames.most // 4:,} longest or without an end, and every {-(-total // (frames.most // 2)):,}th of all in order of time. "
+            "The table counts all of them."
+        )
+    return tuple(said)
+
+
+def table(frames: Transfers) -> Table | None:
+    """All transfers by path, drawn or not."""
+    if frames.empty:
+        return None
+    rows = []
+    for row in frames.paths.iter_rows(named=True):
+        moved = size(row["bytes"])
+        if row["bytes"] is not None and row["bytes_unknown"]:
+            moved += f" ({row['bytes_unknown']:,} without)"
+        rows.append((
+            visible(_lane(row["op"], row["tier_from"], row["tier_to"])), count(row["transfers"]), count(row["tokens"]), moved,
+            duration(row["median_ns"]), duration(row["longest_ns"]), "–" if row["op"] == "drop" else count(row["open"]),
+            "–" if row["op"] == "drop" else count(row["not_ok"]),
+        ))  # fmt: skip
+    head = ("path", "transfers", "tokens", "bytes", "median time", "longest", "end not seen", "not ok")
+    return Table(head, tuple(rows), "Tokens and bytes are sums of what was recorded; GiB is 2^30.")

@@ -1,0 +1,179 @@
+"""From a stream of bytes to batches of payloads: frames, lines, or one body, in bounded memory.
+
+What cannot be a payload is yielded as Undecodable and skipped: a message beyond the limit, a torn last
+frame, bytes after which no frame boundary can be found. Broken lines are not judged here, their decoder
+says what is wrong with them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kvtrace.sources.otlp.batch import Undecodable
+from kvtrace.sources.otlp.sniffing import BODY, FRAMES, JSON, sniff
+from kvtrace.sources.otlp.stream import MIB, ZSTD_MAGIC, Limits, Stream, expand, open_input
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["BODY", "FRAMES", "JSON", "Limits", "Stream", "batches", "open_input", "sniff"]
+
+TARGET_BYTES = 4 * MIB
+_BODY_STARTS = re.compile(rb'\s*\[?\s*\{\s*"resource_?[sS]pans"')
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
+
+
+def batches(
+    stream: Stream, kind: str, limits: Limits, *, target_bytes: int = TARGET_BYTES
+) -> Iterator[list[bytes] | Undecodable]:
+    """Batches of payloads of about target_bytes, and in between what was lost."""
+    source = {JSON: _documents, FRAMES: _frames, BODY: _body}[kind](stream, limits)
+    waiting: list[bytes] = []
+    size = 0
+    for item in source:
+        if isinstance(item, Undecodable):
+            yield item
+            continue
+        waiting.append(item)
+        size += len(item)
+        if size >= target_bytes:
+            yield waiting
+            waiting, size = [], 0
+    if waiting:
+        yield waiting
+    yield from stream.losses
+
+
+def _too_long(what: str, limits: Limits) -> Undecodable:
+    return Undecodable(f"{what} longer than {limits.max_message_bytes:,} bytes", 1)
+
+
+def _body(stream: Stream, limits: Limits) -> Iterator[bytes | Undecodable]:
+    parts, size = [], 0
+    while more := stream.read():
+        parts.append(more)
+        size += len(more)
+        if size > limits.max_message_bytes:
+            yield _too_long("body", limits)
+            return
+    yield b"".join(parts)
+
+
+def _frames(stream: Stream, limits: Limits) -> Iterator[bytes | Undecodable]:
+    buffer = bytearray()
+
+    def fill(size: int) -> bool:
+        while len(buffer) < size:
+            more = stream.read()
+            if not more:
+                return False
+            buffer.extend(more)
+        return True
+
+    while fill(5):
+        length = int.from_bytes(buffer[:4], "big")
+        if length <= limits.max_message_bytes:
+            if not fill(4 + length):
+                yield Undecodable("torn last frame", 1)
+                return
+            frame = bytes(buffer[4 : 4 + length])
+            del buffer[: 4 + length]
+            yield from _opened(frame, limits)
+            continue
+        if buffer[4:5] != b"\x0a":
+            yield Undecodable("no frame where one should begin: the rest is not read", 1)
+            return
+        yield _too_long("frame", limits)
+        left = 4 + length
+        while left > len(buffer):
+            left -= len(buffer)
+            buffer[:] = stream.read()
+            if not buffer:
+                return
+        del buffer[:left]
+    if buffer.strip(b"\0"):
+        yield Undecodable("torn last frame", 1)
+
+
+def _opened(frame: bytes, limits: Limits) -> Iterator[bytes | Undecodable]:
+    """A frame's payload; the Collector compresses each by itself when told to compress."""
+    if not frame.startswith(ZSTD_MAGIC):
+        if frame:
+            yield frame
+        return
+    found = expand(frame, limits)
+    yield Undecodable("compressed frame corrupt or too long", 1) if found is None else found
+
+
+def _lines(stream: Stream, limits: Limits) -> Iterator[bytes | Undecodable]:
+    """Lines without their end; a line beyond the limit is skipped to where it ends."""
+    parts: list[bytes] = []
+    size = 0
+    skipping = False
+    while more := stream.read():
+        *whole, rest = more.split(b"\n")
+        for piece in whole:
+            if skipping:
+                skipping = False
+                continue
+            line = b"".join([*parts, piece])
+            parts, size = [], 0
+            yield line if len(line) <= limits.max_message_bytes else _too_long("line", limits)
+        if skipping:
+            continue
+        parts.append(rest)
+        size += len(rest)
+        if size > limits.max_message_bytes:
+            yield _too_long("line", limits)
+            parts, size, skipping = [], 0, True
+    if size:
+        yield b"".join(parts)
+
+
+@dataclass(slots=True)
+class _Document:
+    """A pretty-printed body in the making: the lines until its brackets are closed."""
+
+    lines: list[bytes] = field(default_factory=list)
+    size: int = 0
+    depth: int = 0
+
+    def add(self, line: bytes) -> None:
+        bare = _STRINGS.sub(b"", line)
+        self.depth += bare.count(b"{") + bare.count(b"[") - bare.count(b"}") - bare.count(b"]")
+        self.lines.append(line)
+        self.size += len(line) + 1
+
+    def is_interrupted_by(self, line: bytes) -> bool:
+        """Whether another body starts here: then this one was torn; inside an array bodies may follow."""
+        return self.lines[0].strip() != b"[" and bool(_BODY_STARTS.match(line))
+
+    def take(self) -> bytes:
+        found = b"\n".join(self.lines)
+        self.lines, self.size, self.depth = [], 0, 0
+        return found
+
+
+def _documents(stream: Stream, limits: Limits) -> Iterator[bytes | Undecodable]:
+    """One body a line; a line that ends in an open bracket or comma begins a body over many lines."""
+    document = _Document()
+    for line in _lines(stream, limits):
+        if isinstance(line, Undecodable):
+            yield line
+            continue
+        if document.lines and document.is_interrupted_by(line):
+            yield document.take()
+        if not document.lines and not line.rstrip().endswith((b"{", b"[", b",")):
+            if line.strip():
+                yield line
+            continue
+        document.add(line)
+        if document.size > limits.max_message_bytes:
+            yield _too_long("document", limits)
+            document.take()
+        elif document.depth <= 0:
+            yield document.take()
+    if document.lines:
+        yield document.take()

@@ -1,0 +1,269 @@
+"""OTLP protobuf, vectorised: upb says whether a payload is sound, ptars turns it into Arrow, numpy pivots.
+
+ptars alone is not safe on hostile bytes (it panics on lengths near 2^64 and accepts what upb calls
+corrupt), so upb sees every payload first. ptars gets a trimmed descriptor:
+
+* what OTLP has once (resource, scope, status, value) is declared as repeated: the same on the wire, and
+  a field that arrives twice, which protobuf merges, is seen as a list of two and goes to the loop;
+* what is recursive or rare (arrays, maps, events, links, resources) is declared as bytes and decoded by
+  the official classes, row by row, only where it occurs.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pa_compute
+from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.common.v1.common_pb2 import ArrayValue, KeyValueList
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
+
+from kvtrace.sources.otlp import batch, ids, values
+from kvtrace.sources.otlp import protobuf_loop as loop
+from kvtrace.sources.otlp.protobuf_loop import decode_with_loop
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ptars: Any
+try:
+    ptars = importlib.import_module("ptars")
+except ImportError:  # no wheel for this platform: the loop does the same, slower
+    ptars = None
+
+__all__ = ["decode", "decode_with_loop"]
+
+pc: Any = pa_compute  # the stubs type every combination of scalar and array, but not these
+
+_TRIMMED = """
+AnyValue string_value 1 string | bool_value 2 bool | int_value 3 int64 | double_value 4 double \
+| array_value 5 bytes | kvlist_value 6 bytes | bytes_value 7 bytes
+KeyValue key 1 string | value 2 AnyValue*
+Status message 2 string | code 3 int32
+Span trace_id 1 bytes | span_id 2 bytes | parent_span_id 4 bytes | name 5 string | start 7 fixed64 \
+| end 8 fixed64 | attributes 9 KeyValue* | events 11 bytes* | links 13 bytes* | status 15 Status*
+Scope name 1 string
+ScopeSpans scope 1 Scope* | spans 2 Span*
+ResourceSpans resource 1 bytes* | scope_spans 2 ScopeSpans*
+Traces resource_spans 1 ResourceSpans*
+"""
+"""The part of OTLP that is read: message, then name, number and type of its fields; * is repeated."""
+
+_PACKAGE = "kvtrace.otlp.trimmed"
+
+
+class _OddError(Exception):
+    """Something that only the loop reads right."""
+
+
+def decode(payloads: Sequence[bytes], *, keep_content: bool = False) -> batch.SpanBatch:
+    """Decode payloads, each one ExportTraceServiceRequest (or TracesData, the same on the wire).
+
+    A corrupt payload is counted in `undecodable`; the others decode.
+    """
+    handler = _handler()
+    if handler is None:
+        return decode_with_loop(payloads, keep_content=keep_content)
+    sound = [payload for payload in payloads if _is_sound(payload)]
+    try:
+        noted = batch.notes(keep_content=keep_content)
+        noted.losses[loop.CORRUPT] += len(payloads) - len(sound)
+        return _pivot(_arrow(handler, sound), noted)
+    except (_OddError, pa.ArrowException, ValueError):
+        return decode_with_loop(payloads, keep_content=keep_content)
+
+
+def _is_sound(payload: bytes) -> bool:
+    try:
+        TracesData.FromString(payload)
+    except DecodeError:
+        return False
+    return True
+
+
+def _arrow(handler: Any, payloads: list[bytes]) -> batch.Column:
+    """Run ptars; a Rust panic becomes a reason to take the loop.
+
+    The panic is a BaseException and Rust has already printed it: redirecting the file descriptor would
+    swallow what other threads print, and upb's check before keeps hostile bytes from getting here.
+    """
+    try:
+        return handler.list_to_record_batch(payloads)
+    except BaseException as error:
+        if type(error).__name__ == "PanicException":
+            raise _OddError from error
+        raise
+
+
+@cache
+def _handler() -> Any:
+    """The ptars reader of the trimmed descriptor, made once; None without ptars."""
+    if ptars is None:
+        return None
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="kvtrace/trimmed.proto", package=_PACKAGE, syntax="proto3")
+    for line in _TRIMMED.strip().splitlines():
+        name, fields = line.split(" ", 1)
+        message = file.message_type.add(name=name)
+        if name == "AnyValue":
+            message.oneof_decl.add(name="member")  # a member of a oneof keeps its presence: 0 is not null
+        for field in fields.split("|"):
+            label, number, kind = field.split()
+            entry = message.field.add(name=label, number=int(number))
+            entry.label = kinds.LABEL_REPEATED if kind.endswith("*") else kinds.LABEL_OPTIONAL
+            kind = kind.rstrip("*")
+            if kind[0].isupper():
+                entry.type, entry.type_name = kinds.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
+            else:
+                entry.type = kinds.Type.Value(f"TYPE_{kind.upper()}")
+            if name == "AnyValue":
+                entry.oneof_index = 0
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    found = pool.FindFileByName(file.name)
+    return ptars.HandlerPool([found]).get_for_message(found.message_types_by_name["Traces"])
+
+
+def _pivot(record: batch.Column, noted: batch.Notes) -> batch.SpanBatch:
+    """From nested lists to flat columns: each level's lengths say which parent a row belongs to."""
+    groups = record.column("resource_spans").flatten()
+    scopes = groups.field("scope_spans").flatten()
+    spans = scopes.field("spans").flatten()
+    _resources(groups.field("resource"), noted)
+    scope_of_span = np.repeat(np.arange(len(scopes)), _lengths(scopes.field("spans")))
+    group_of_scope = np.repeat(np.arange(len(groups), dtype=np.int32), _lengths(groups.field("scope_spans")))
+    scope = _once(scopes.field("scope"), "name", "").take(pa.array(scope_of_span))
+    code = _once(spans.field("status"), "code", 0)
+    code = pc.if_else(pc.is_in(code, pa.array([0, 1, 2], pa.int32())), code, pa.scalar(0, pa.int32()))
+    traces = ids.from_binary(spans.field("trace_id"), ids.TRACE_BYTES)
+    numbers, parents = (
+        ids.from_binary(spans.field(f), ids.SPAN_BYTES) for f in ("span_id", "parent_span_id")
+    )
+    group = pa.array(group_of_scope[scope_of_span])
+    rest = [spans.field("name"), spans.field("start"), spans.field("end"), code, scope, group]
+    table = batch.span_table(traces, numbers, parents, rest, noted)
+    own = _attributes(spans.field("attributes"), noted.gate)
+    return batch.assemble(table, own, _extras(spans, noted.gate), noted)
+
+
+def _lengths(lists: batch.Column) -> ids.Matrix:
+    """Length of each list."""
+    lengths: ids.Matrix = lists.value_lengths().to_numpy()
+    return lengths
+
+
+def _once(lists: batch.Column, field: str, default: object) -> batch.Column:
+    """A field of a message that occurs at most once a row; its default where it is absent."""
+    lengths = _lengths(lists)
+    found = lists.flatten().field(field)
+    if len(found) == len(lists) and (lengths == 1).all():
+        return found
+    if (lengths > 1).any():
+        raise _OddError
+    places = np.cumsum(lengths) - 1
+    return found.take(pa.array(places, pa.int64(), mask=lengths == 0)).fill_null(default)
+
+
+def _resources(lists: batch.Column, noted: batch.Notes) -> None:
+    """Decode resources: few, so the official class does it."""
+    for found in lists.to_pylist():
+        if len(found) > 1:
+            raise _OddError
+        attributes = loop.pairs(Resource.FromString(found[0]).attributes, noted.gate) if found else []
+        noted.resources.append(values.resource(attributes, noted.gate))
+
+
+def _attributes(lists: batch.Column, gate: batch.Gate) -> batch.Attributes:
+    """Span row, name and text of every attribute."""
+    entries = lists.flatten()
+    rows = np.repeat(np.arange(len(lists), dtype=np.int32), _lengths(lists))
+    keys = entries.field("key")
+    held = _lengths(entries.field("value"))
+    if (held > 1).any():
+        raise _OddError
+    if not held.all():
+        present = held == 1
+        rows, keys = rows[present], keys.filter(pa.array(present))
+    return batch.Attributes(rows, keys.dictionary_encode(), _texts(entries.field("value").flatten(), gate))
+
+
+def _texts(anys: batch.Column, gate: batch.Gate) -> batch.Column:
+    """The text of each value: the one member that is set, as text; null where none is."""
+    members = {field.name: anys.field(field.name) for field in anys.type}
+    if sum(len(member) - member.null_count for member in members.values()) > len(anys):
+        raise _OddError
+    set_once = np.zeros(len(anys), dtype=np.int8)
+    for member in members.values():
+        if member.null_count < len(member):
+            set_once += member.is_valid().to_numpy(zero_copy_only=False)
+    if (set_once > 1).any():
+        raise _OddError
+    found = members["string_value"]
+    for name, member in members.items():
+        if name != "string_value" and member.null_count < len(member):
+            present = member.is_valid()
+            found = pc.replace_with_mask(found, present, _cast(name, member.drop_null(), gate))
+    return found
+
+
+def _cast(member: str, column: batch.Column, gate: batch.Gate) -> batch.Column:
+    """The texts of one member of AnyValue, which has no nulls."""
+    if member == "double_value":
+        return _double_texts(column)
+    if member == "bytes_value":
+        return pa.array([base64.b64encode(value).decode() for value in column.to_pylist()], pa.string())
+    if member == "array_value":
+        arrays = (ArrayValue.FromString(value).values for value in column.to_pylist())
+        texts = [values.text([loop.plain(item, gate) for item in array]) for array in arrays]
+        return pa.array(texts, pa.string())
+    if member == "kvlist_value":
+        maps = (KeyValueList.FromString(value).values for value in column.to_pylist())
+        texts = [values.text(values.members(loop.pairs(entries, gate), gate)) for entries in maps]
+        return pa.array(texts, pa.string())
+    return column.cast(pa.string())
+
+
+def _double_texts(column: batch.Column) -> batch.Column:
+    """Shortest text that reads back equal, as Python's repr writes it.
+
+    Arrow finds the same digits at a tenth of the price, but writes exponents elsewhere and leaves ".0"
+    out: it gets the range where that can be mended, repr the rest.
+    """
+    numbers = column.to_numpy()
+    size = np.abs(numbers)
+    alike = ((size >= 1e-4) & (size < 1e10)) | (size == 0)
+    written = column.cast(pa.string())
+    whole = alike & (numbers == np.floor(numbers))
+    if whole.any():
+        mask = pa.array(whole)
+        mended = pc.binary_join_element_wise(written.filter(mask), ".0", "")
+        written = pc.replace_with_mask(written, mask, mended)
+    if not alike.all():
+        other = [repr(number) for number in numbers[~alike].tolist()]
+        written = pc.replace_with_mask(written, pa.array(~alike), pa.array(other, pa.string()))
+    return written
+
+
+def _extras(spans: batch.Column, gate: batch.Gate) -> batch.Extras:
+    """Status messages, events and links of the spans that have any."""
+    found = batch.Extras([], [], [])
+    message = _once(spans.field("status"), "message", "")
+    events, links = spans.field("events"), spans.field("links")
+    has = (_lengths(events) > 0) | (_lengths(links) > 0)
+    has |= pc.not_equal(message, "").to_numpy(zero_copy_only=False)
+    rows = np.flatnonzero(has)
+    where = pa.array(rows)
+    columns = (message.take(where).to_pylist(), events.take(where).to_pylist(), links.take(where).to_pylist())
+    with loop.collector_paused():
+        for row, said, raw_events, raw_links in zip(rows.tolist(), *columns, strict=True):
+            parsed = (loop.event(Span.Event.FromString(raw), gate) for raw in raw_events)
+            linked = (loop.link(Span.Link.FromString(raw)) for raw in raw_links)
+            found.add(row, values.extras(said, parsed, linked, gate))
+    return found

@@ -1,0 +1,114 @@
+"""Which kind of OTLP trace file it is, by looking at its first bytes, never at its name.
+
+The names below are what `kind=` takes everywhere. Protobuf has no magic number, so the nested lengths
+are walked down to the first span: metrics and logs have the same outer shape.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvtrace.sources.otlp.stream import ZSTD_MAGIC
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+JSON = "otlp-json"
+FRAMES = "otlp-proto-frames"
+BODY = "otlp-proto-body"
+HEAD_BYTES = 1 << 16
+_LONGEST_FRAME = 1 << 28
+_LEN = 2
+_SPANS = 2  # the number of scope_spans in ResourceSpans, and of spans in ScopeSpans
+_RESOURCE_SPANS = (1, 2, 3)
+
+
+def sniff(head: bytes) -> str | None:
+    """`otlp-json`, `otlp-proto-frames`, `otlp-proto-body`, or None when it is none of them."""
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text[:1] in (b"{", b"["):
+        named = any(name in text for name in (b'"resourceSpans"', b'"resource_spans"'))
+        return JSON if named else None
+    if _is_body(head, whole=len(head) < HEAD_BYTES):
+        return BODY
+    return FRAMES if _is_framed(head) else None
+
+
+def _is_framed(head: bytes) -> bool:
+    """Whether it is a 4-byte big-endian length and a body, as the Collector's file exporter writes."""
+    at = 0
+    while at + 5 <= len(head):
+        length = int.from_bytes(head[at : at + 4], "big")
+        frame = head[at + 4 : at + 4 + length]
+        if length > _LONGEST_FRAME:
+            return False
+        if length:
+            if frame.startswith(ZSTD_MAGIC):  # the exporter compresses each message by itself
+                return True
+            if frame.lstrip()[:1] == b"{":
+                return sniff(frame) == JSON
+            return _is_body(frame, whole=len(frame) == length)
+        at += 4
+    return False
+
+
+def _is_body(head: bytes, *, whole: bool) -> bool:
+    """Whether it is one ExportTraceServiceRequest; what is cut before the first span gets the benefit."""
+    groups = 0
+    for number, kind, group in _fields(head):
+        if (number, kind) != (1, _LEN):
+            return False
+        for inner, inner_kind, content in _fields(group):
+            if inner not in _RESOURCE_SPANS or inner_kind != _LEN:
+                return False
+            groups += 1
+            for field in _fields(content) if inner == _SPANS else ():
+                if field[0] == _SPANS:
+                    return _is_span(field)
+    return groups > 0 and (not whole or _end(head) == len(head))
+
+
+def _is_span(field: tuple[int, int, bytes]) -> bool:
+    """Whether a field is a message that begins with a trace id; metrics begin with a name, logs a time."""
+    first = next(_fields(field[2]), (1, _LEN, b""))
+    return field[1] == _LEN and first[:2] == (1, _LEN) and len(first[2]) in (0, 8, 16)
+
+
+def _end(head: bytes) -> int:
+    """Where the last field of a message ends, all being of the wire type that has a length."""
+    at = 0
+    while at < len(head):
+        _tag, at = _varint(head, at)
+        length, at = _varint(head, at)
+        at += length
+    return at
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Number, wire type and content of each field of a message that may be cut anywhere."""
+    at = 0
+    while at < len(message):
+        tag, at = _varint(message, at)
+        kind, content = tag & 7, b""
+        if kind == _LEN:
+            length, at = _varint(message, at)
+            content = message[at : at + length]
+            at += length
+        elif kind == 0:
+            _value, at = _varint(message, at)
+        elif kind in (1, 5):
+            at += 8 if kind == 1 else 4
+        yield tag >> 3, kind, content
+        if kind not in (0, 1, _LEN, 5):
+            return
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(message) and shift < 70:
+        byte = message[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            break
+    return value, at
