@@ -55,14 +55,13 @@ _SPAN = """
             count(*) FILTER (op = 'drop' AND reason <> 'unknown') AS drop_reasons,
             count(*) FILTER (op = 'hold') AS holds,
             count(blocks) FILTER (op = 'hold') AS held,
-            count(*) FILTER (op IN ('lock_wait', 'lock_hold')) AS locks,
             count(*) FILTER (op = 'health') AS healths
         FROM span
     )
     SELECT unnest(['queue_reason_and_blocks', 'lookup_asked_tokens', 'lookup_found_tokens', 'found_by_tier',
-        'step_members', 'engine_waits', 'stores', 'drop_reason', 'gpu_blocks_held', 'locks', 'cache_health']),
-        unnest([reasons, asked, found, tiers, served, waits, stores, drop_reasons, held, locks, healths]),
-        unnest([queues, lookups, lookups, lookups, steps, NULL, NULL, drops, holds, NULL, NULL])
+        'step_members', 'engine_waits', 'stores', 'drop_reason', 'gpu_blocks_held', 'cache_health']),
+        unnest([reasons, asked, found, tiers, served, waits, stores, drop_reasons, held, healths]),
+        unnest([queues, lookups, lookups, lookups, steps, NULL, NULL, drops, holds, NULL])
     FROM counted
 """
 _TRANSFER = """
@@ -81,6 +80,10 @@ _TRANSFER = """
 _OTHER = """
     SELECT 'key_events', count(*), NULL FROM block
     UNION ALL SELECT 'metrics', count(*), NULL FROM metric
+    UNION ALL SELECT 'locks', sum(seen)::BIGINT, NULL FROM (
+        SELECT count(*) AS seen FROM span WHERE op IN ('lock_wait', 'lock_hold')
+        UNION ALL SELECT count(*) FROM block WHERE event IN ('locked', 'unlocked')
+    )
 """
 
 

@@ -18,7 +18,7 @@ _COLUMNS = {"what": pl.String, "name": pl.String, "value": pl.Int64, "detail": p
 
 _PRODUCTS = """
     SELECT 'product', coalesce(product, 'unknown'), count(*), version FROM process
-    GROUP BY product, version ORDER BY product, version
+    GROUP BY product, version ORDER BY 2, version
 """
 _INSTRUMENTS = """
     SELECT 'instrument', entry.key, count(*), entry.value
@@ -51,7 +51,7 @@ _ROWS = """
         (SELECT count(*) FROM process), (SELECT count(*) FROM loss)]), NULL
 """
 _ALIASES = """
-    SELECT 'aliases', kind, count(*), count(DISTINCT request_id)::VARCHAR || ' requests' FROM alias
+    SELECT 'aliases', kind, count(*), 'of ' || count(DISTINCT request_id)::VARCHAR || ' requests' FROM alias
     GROUP BY kind ORDER BY kind
 """
 _LOSSES = """

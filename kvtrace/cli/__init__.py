@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import os
 import sys
 import traceback
@@ -28,6 +29,9 @@ BROKEN_PIPE = 141
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; argv without the program's name."""
     words = sys.argv[1:] if argv is None else argv
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without UTF-8 gets escapes, not an error
+            stream.reconfigure(errors="backslashreplace")
     if words == ["--version"]:  # 150 ms of a parsing library less
         print(__version__)
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import duckdb
@@ -21,6 +22,7 @@ class Described:
     meaning: str
 
 
+@cache
 def view_docs() -> dict[str, str]:
     """Noun or table -> what one row of it is."""
     connection = _empty()
@@ -30,6 +32,7 @@ def view_docs() -> dict[str, str]:
     return {name: comment or "" for name, comment in rows}
 
 
+@cache
 def view_columns() -> dict[str, tuple[Described, ...]]:
     """Noun or table -> its columns, in order, with DuckDB's type and their meaning."""
     connection = _empty()
@@ -44,6 +47,7 @@ def view_columns() -> dict[str, tuple[Described, ...]]:
     return found
 
 
+@cache
 def _empty() -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(":memory:")
     create_views(connection, _NO_RUN)

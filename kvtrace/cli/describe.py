@@ -58,8 +58,14 @@ def _panel(name: str) -> str:
     if name not in panels():
         return ""
     module = panel(name)
-    title, reading = getattr(module, "TITLE", ""), getattr(module, "READING", "")
-    return f"{name} is a panel: kvtrace report RUN\n\n{title}\n{reading}"
+    parts = [f"{name} is a panel: kvtrace report RUN", f"{module.TITLE}\n{module.READING}"]
+    parts.append(inspect.cleandoc(module.data.__doc__ or ""))
+    options = [p for p in inspect.signature(module.data).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    if options:
+        parts.append(
+            "Options (in a dashboard file):\n" + "\n".join(f"    {p.name} = {p.default!r}" for p in options)
+        )
+    return "\n\n".join(part for part in parts if part)
 
 
 def _view(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 import sys
 from contextlib import contextmanager
 from pathlib import Path  # noqa: TC003 - the parser reads annotations
@@ -86,7 +87,7 @@ def _print(report: ImportReport) -> None:
             print(line)
     rows = ", ".join(f"{count} {table}" for table, count in report.rows.items() if count)
     print(f"{safe(str(report.run))}: {rows or 'no rows'}")
-    print(f"Next: kvtrace report {safe(str(report.run))}")
+    print(f"Next: kvtrace report {safe(shlex.quote(str(report.run)))}")
 
 
 def _input_lines(entry: InputReport) -> Iterator[str]:
@@ -94,6 +95,7 @@ def _input_lines(entry: InputReport) -> Iterator[str]:
     other = f", {entry.other_rows} other rows" if entry.other_rows else ""
     yield f"{safe(str(entry.path))}: {entry.format}, {entry.spans} spans{other}"
     for cause, count in entry.lost.items():
-        yield f"    lost: {count} {safe(cause)}"
+        known = "came twice, counted once: " if cause == "duplicate" else "lost: "
+        yield f"    {known}{count} {safe(cause)}"
     for note in entry.notes:
         yield f"    {safe(note)}"

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 MOST_LINES = 12
 _WORDS = {
-    "step": "steps", "lookup": "lookups", "load": "loads", "store": "stores", "wait": "waits", "queue": "queue intervals",
-    "hold": "holds of GPU blocks", "drop": "dropped stores",
+    "step": ("step", "steps"), "lookup": ("lookup", "lookups"), "load": ("load", "loads"), "store": ("store", "stores"),
+    "wait": ("wait", "waits"), "queue": ("queue interval", "queue intervals"),
+    "hold": ("hold of GPU blocks", "holds of GPU blocks"), "drop": ("dropped store", "dropped stores"),
 }  # fmt: skip
 _BOUNDING = frozenset({None, "step", "queue", "wait"})
 
@@ -115,8 +116,8 @@ def _seen(stock: pl.DataFrame, meta: dict[str, Any]) -> tuple[str, ...]:
         token = "Every one has" if started == total else f"{started:,} of them have" if started else "None has"
         finish = "all of them finished" if not still else f"{still:,} never finished, as far as was recorded"
         said.append(f"{token} an observed first token; {finish}.")
-    there = [f"{spans[op]:,} {words}" for op, words in _WORDS.items() if spans.get(op)]
-    absent = [words for op, words in _WORDS.items() if not spans.get(op) and op != "drop"]
+    there = [many(spans[op], *words) for op, words in _WORDS.items() if spans.get(op)]
+    absent = [words[1] for op, words in _WORDS.items() if not spans.get(op) and op != "drop"]
     if there:
         said.append(f"Recorded beside them: {listed(there, 9)}." + (f" No {listed(absent, 9).replace(' and ', ' or ')}." if absent else ""))
     unknown = sum(_values(stock, "spans_no_rule_knows").values())
@@ -152,7 +153,7 @@ def _loss(row: dict[str, Any]) -> str:
         return cause
     if op in _BOUNDING:
         return f"{cause} Windows that overlap the gap become upper bounds, and no check of this run can prove a pass."
-    return f"{cause} Sums and counts of {_WORDS.get(op, f'op {visible(op)}')} are at least what is shown."
+    return f"{cause} Sums and counts of {_WORDS[op][1] if op in _WORDS else f'op {visible(op)}'} are at least what is shown."
 
 
 def _unseen(known: pl.DataFrame) -> tuple[Unseen, ...]:

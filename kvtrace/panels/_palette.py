@@ -21,7 +21,7 @@ COLORS: dict[str, str] = {
     "store": "#cc79a7",
     "interference": "#8a63c4",
     "queue": "#bcc3d6",
-    "other": "#c9ccd1",
+    "other": "#a9b0bb",
 }
 """Class of the partition -> colour, in the order in which they win an instant."""
 
@@ -47,6 +47,9 @@ TRANSFER: frozenset[str] = frozenset({
     "wait_load", "wait_store", "wait_lookup", "wait_lock", "load", "load_wait", "lock", "lookup", "store",
 })  # fmt: skip
 """Classes that are time of the cache's own doing, for or by this request."""
+
+HATCH = {"shape": "/", "size": 5, "solidity": 0.3, "fgcolor": "#cfd4db", "bgcolor": "#a9b0bb"}
+"""What is drawn over `other`: time that nobody recorded, never work."""
 
 PATH_COLORS: tuple[str, ...] = ("#0072b2", "#4c97c9", "#00588a", "#7aa6d8", "#2f7fa8", "#004766")
 """Hops of class `load`: shades of its blue, by the order in which they come."""
@@ -81,4 +84,4 @@ def color(name: str, hop: str | None = None, hops: tuple[str, ...] = ()) -> str:
 def words(name: str, hop: str | None = None) -> str:
     """Name of a class as a reader sees it, with its hop."""
     text = WORDS.get(name, name)
-    return f"{text} {hop}" if hop else text
+    return f"{text} {hop.replace('->', ' → ')}" if hop else text

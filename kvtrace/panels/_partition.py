@@ -72,6 +72,13 @@ ORDER BY "window", class
 """The nth smallest exposed time, the requests without a row standing in front with 0 (list[0] is null)."""
 
 
+def window_order() -> pl.Expr:
+    """Sorts windows as a reader meets them: to first token, decode, end to end."""
+    import polars as pl  # noqa: PLC0415 - the module is otherwise SQL
+
+    return pl.col("window").replace_strict(dict(zip(WINDOWS, range(3), strict=True)), default=3)
+
+
 def sums(run: Run, path: Path) -> pl.DataFrame:
     """One row a (window, bound, class, hop): sums over requests; null where any part was not observed."""
     return run.connection().sql(_SUMS, params={"path": str(path)}).pl()

@@ -9,7 +9,7 @@ import polars as pl
 
 from kvtrace.panels import _palette, _partition
 from kvtrace.panels._card import Table
-from kvtrace.panels._layout import GRID, axis, blank, sentence
+from kvtrace.panels._layout import axis, blank, sentence
 from kvtrace.panels._text import NOT_OBSERVED, bounded, duration, listed, many, plain, share, visible
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ READING = (
     "Every instant of a window belongs to exactly one class, so the parts of a bar add up to it. "
     "Vivid parts are the cache's doing; grey is compute, and hatched is time nobody recorded."
 )
-NAMES = {"ttft": "to first token", "decode": "decode", "e2e": "end to end"}
+NAMES = {"ttft": "to first token", "decode": "of decoding", "e2e": "end to end"}
 _NOTHING = (
     "No request with an arrival and an end is in this run, so there is no window to divide. A front end's request "
     "spans would fill it (vLLM: --otlp-traces-endpoint)."
 )
 _UPPER = (
-    "{windows}: upper bounds. {why}, so nobody knows when they computed: compute reads “not observed”, its time lies "
+    "Upper bounds: {windows}. {why}, so nobody knows when they computed: compute reads “not observed”, its time lies "
     "inside the other parts, each of which is at most what is shown (<=), and there are no quantiles, because a "
     "quantile of bounds measures nothing. Spans with kvtrace.op = step and their members would make them exact."
 )
@@ -65,16 +65,17 @@ def draw(frames: Exposure) -> go.Figure:
     if frames.empty:
         return sentence(frames.empty)
     bars = _bars(frames)
-    labels = {bar["label"]: None for bar in bars}
-    gap = 64 / (44 * len(labels) + 32)
+    labels = list(dict.fromkeys(bar["label"] for bar in bars))
+    windows = axis(autorange="reversed", showgrid=False, type="category", categoryorder="array", categoryarray=labels)
     rows = 44 * len(labels)
+    gap = 64 / (rows + 32)
     figure = blank(height=2 * rows + 210, barmode="stack", bargap=0.34, uniformtext={"minsize": 10, "mode": "hide"})
-    middle = 0.5 * gap
     figure.update_layout(
-        yaxis=axis(domain=[0.5 + middle / 2, 1], autorange="reversed", showgrid=False, type="category"),
-        yaxis2=axis(domain=[0, 0.5 - middle / 2], autorange="reversed", showgrid=False, type="category", anchor="x2"),
-        xaxis=axis("share of the window's time, summed over requests (%)", range=[0, 100], anchor="y", ticksuffix=" %"),
-        xaxis2=axis("time summed over requests (s)", anchor="y2", rangemode="tozero"),
+        margin={"r": 30},
+        yaxis=windows | {"domain": [0.5 + gap / 4, 1]},
+        yaxis2=windows | {"domain": [0, 0.5 - gap / 4], "anchor": "x2"},
+        xaxis=axis("share of the window, over all requests (%)", range=[0, 100.2], anchor="y", ticksuffix=" %", dtick=25),
+        xaxis2=axis("time, summed over requests (s)", anchor="y2", rangemode="tozero"),
     )
     for name, hop, tint in _keys(bars):
         mine = [bar for bar in bars if (bar["class"], bar["hop"]) == (name, hop)]
@@ -88,7 +89,7 @@ def _trace(figure: go.Figure, name: str, hop: str | None, tint: str, bars: list[
     legend = plain(_palette.words(name, hop)) + ("" if shown else f": {NOT_OBSERVED}")
     marker: dict[str, Any] = {"color": tint, "line": {"width": 0}}
     if name == "other":
-        marker["pattern"] = {"shape": "/", "size": 5, "solidity": 0.35, "fgcolor": "#8b93a1", "bgcolor": GRID}
+        marker["pattern"] = _palette.HATCH
     hover = "<b>%{customdata[0]}</b><br>%{customdata[1]}<br>%{customdata[2]} of the window<br>%{customdata[3]}<extra></extra>"
     for suffix, values in (("", "percent"), ("2", "seconds")):
         figure.add_bar(
@@ -107,8 +108,8 @@ def _bars(frames: Exposure) -> list[dict[str, Any]]:
     counted = {(row["window"], row["bound"]): row["requests"] for row in frames.requests.iter_rows(named=True)}
     for row in _ordered(frames.sums).iter_rows(named=True):
         window, bound, spent = row["window"], row["bound"], row["exposed_ns"]
-        label = f"{NAMES.get(window, window)}<br><sub>{many(counted[window, bound], 'request')}"
-        label += ", upper bound</sub>" if bound == "upper" else "</sub>"
+        label = f"{NAMES.get(window, window)}<br><span style='font-size:11px'>{many(counted[window, bound], 'request')}"
+        label += ", upper bound</span>" if bound == "upper" else "</span>"
         percent, text = share(spent, row["window_ns"]), duration(spent)
         bars.append(row | {
             "label": label,
@@ -127,9 +128,8 @@ def _bars(frames: Exposure) -> list[dict[str, Any]]:
 def _ordered(sums: pl.DataFrame) -> pl.DataFrame:
     """Windows, bounds and classes in reading order, each with the whole of its window."""
     whole = pl.col("exposed_ns").sum().over("window", "bound").alias("window_ns")
-    windows = pl.col("window").replace_strict(dict(zip(_partition.WINDOWS, range(3), strict=True)), default=3)
     classes = pl.col("class").map_elements(_palette.rank, return_dtype=pl.Int64)
-    return sums.with_columns(whole).sort(windows, "bound", classes, "hop", nulls_last=True)
+    return sums.with_columns(whole).sort(_partition.window_order(), "bound", classes, "hop", nulls_last=True)
 
 
 def _keys(bars: list[dict[str, Any]]) -> list[tuple[str, str | None, str]]:
@@ -142,13 +142,14 @@ def _keys(bars: list[dict[str, Any]]) -> list[tuple[str, str | None, str]]:
 def notes(frames: Exposure) -> tuple[str, ...]:
     """What a reader must know before believing a number."""
     said = []
-    upper = frames.requests.filter(pl.col("bound") == "upper")
+    counted = frames.requests.sort(_partition.window_order(), "bound")
+    upper = counted.filter(pl.col("bound") == "upper")
     if upper.height:
         said.append(_UPPER.format(windows=listed([_counted(row) for row in upper.iter_rows(named=True)]), why=_WHY[frames.steps]))
-    unfinished = frames.requests.filter(pl.col("censored") > 0)
+    unfinished = counted.filter(pl.col("censored") > 0)
     if unfinished.height:
         names = listed([
-            f"{many(row['censored'], 'request')} of {row['requests']:,} in “{NAMES.get(row['window'], row['window'])}”"
+            f"{row['censored']:,} of {many(row['requests'], 'window')} {NAMES.get(row['window'], row['window'])}"
             for row in unfinished.iter_rows(named=True)
         ])
         said.append(f"Censored, because no first token or no end was seen: {names}. They are in the sums and in no quantile.")
@@ -156,7 +157,7 @@ def notes(frames: Exposure) -> tuple[str, ...]:
 
 
 def _counted(row: dict[str, Any]) -> str:
-    return f"{many(row['requests'], 'request')} in “{NAMES.get(row['window'], row['window'])}”"
+    return f"{many(row['requests'], 'window')} {NAMES.get(row['window'], row['window'])}"
 
 
 def table(frames: Exposure) -> Table | None:

@@ -112,7 +112,7 @@ def notes(frames: Lookups) -> tuple[str, ...]:
     if frames.step > 1:
         said.append(f"Many different answers: asked and found are rounded down to multiples of {frames.step:,} tokens.")
     missing = frames.outcomes.select(pl.col("found_unknown", "requested_unknown").sum())
-    for column, words in (("found_unknown", "what it found"), ("requested_unknown", "what it asked for")):
+    for column, words in (("found_unknown", "what was found"), ("requested_unknown", "what was asked for")):
         number = int(missing[column][0]) if frames.outcomes.height else 0
         if number:
             said.append(f"{many(number, 'lookup')} did not say {words}: in the table, not in the picture.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
     from kvtrace.run import Run
 
 TITLE = "How much of each transfer was hidden, and behind what?"
-READING = "A bar is all the time a transfer was active. Only its vivid part made a request wait; grey parts cost nothing."
+READING = (
+    "A bar is all the time a transfer was active. Its vivid part, in the class's colour, is what requests waited for; "
+    "the muted parts were hidden and cost nothing."
+)
 HIDDEN = {
     "hidden_by_compute_ns": ("hidden behind compute", "#7c8aa0"),
     "hidden_by_wait_ns": ("counted as an engine's wait", "#b98a6b"),
@@ -26,7 +30,6 @@ HIDDEN = {
     "hidden_by_load_ns": ("hidden behind another hop", "#9db8cc"),
     "hidden_by_rest_ns": ("hidden behind the rest", "#c9ccd1"),
 }
-_EXPOSED = "#d55e00"
 _NOTHING = (
     "No lookup, load, store or wait overlaps any request's window. A cache's own spans would fill this "
     "(LMCache: lmcache server --enable-tracing --otlp-endpoint)."
@@ -64,28 +67,33 @@ def draw(frames: Overlap) -> go.Figure:
     if frames.empty:
         return sentence(frames.empty)
     rows = sorted(frames.sums.iter_rows(named=True), key=lambda row: (_palette.rank(row["class"]), row["hop"] or "", row["bound"]))
-    labels = [_label(row) for row in rows]
+    labels = [_label(row, mixed=len({row["bound"] for row in rows}) > 1) for row in rows]
     figure = blank(height=36 * len(rows) + 140, barmode="stack", bargap=0.36, uniformtext={"minsize": 10, "mode": "hide"})
     figure.update_layout(
-        xaxis=axis("time summed over requests (ms)", rangemode="tozero"),
+        xaxis=axis("time, summed over requests (ms)", rangemode="tozero"),
         yaxis=axis(autorange="reversed", showgrid=False, type="category"),
     )
-    _part(figure, "waited for", _EXPOSED, rows, labels, "exposed_ns")
+    hops = tuple(sorted({row["hop"] for row in rows if row["hop"] is not None}))
+    tints = [_palette.color(row["class"], row["hop"], hops) for row in rows]
+    _part(figure, "waited for", tints, rows, labels, "exposed_ns")
     for column, (name, tint) in HIDDEN.items():
         if any(row[column] is None or row[column] > 0 for row in rows):
-            _part(figure, name, tint, rows, labels, column)
+            _part(figure, name, [tint] * len(rows), rows, labels, column)
     return figure
 
 
-def _part(figure: go.Figure, name: str, tint: str, rows: list[dict[str, Any]], labels: list[str], column: str) -> None:
+def _part(
+    figure: go.Figure, name: str, tints: list[str], rows: list[dict[str, Any]], labels: list[str], column: str
+) -> None:
     """One part of every bar; where it was not observed there is no bar, and the legend says so."""
-    seen = [(label, row) for label, row in zip(labels, rows, strict=True) if row[column] is not None]
-    texts = [bounded(duration(row[column]), _bound(row, column)) for _, row in seen]
-    shares = [bounded(share(row[column], row["total_ns"]), _bound(row, column)) for _, row in seen]
+    seen = [(label, row, tint) for label, row, tint in zip(labels, rows, tints, strict=True) if row[column] is not None]
+    texts = [bounded(duration(row[column]), _bound(row, column)) for _, row, _ in seen]
+    shares = [bounded(share(row[column], row["total_ns"]), _bound(row, column)) for _, row, _ in seen]
+    one = tints[0] if len(set(tints)) == 1 else None
     figure.add_bar(
-        y=[label for label, _ in seen] or [None], x=[row[column] / 1e6 for _, row in seen] or [None],
+        y=[label for label, *_ in seen] or [None], x=[row[column] / 1e6 for _, row, _ in seen] or [None],
         name=plain(name) + ("" if seen else f": {NOT_OBSERVED}"), orientation="h",
-        marker={"color": tint, "line": {"width": 0}},
+        marker={"color": one or [tint for *_, tint in seen], "line": {"width": 0}}, showlegend=column != "exposed_ns",
         text=[plain(text) for text in shares] or None, textposition="inside", insidetextanchor="middle",
         textangle=0, insidetextfont={"size": 11},
         customdata=[[plain(name), plain(text), plain(part)] for text, part in zip(texts, shares, strict=True)] or None,
@@ -98,9 +106,10 @@ def _bound(row: dict[str, Any], column: str) -> str:
     return str(row["bound"]) if column == "exposed_ns" else "exact"
 
 
-def _label(row: dict[str, Any]) -> str:
-    name = plain(_palette.words(row["class"], row["hop"]))
-    return name + (" (upper bound)" if row["bound"] == "upper" else "")
+def _label(row: dict[str, Any], *, mixed: bool) -> str:
+    """A class on the axis; whose bound it is only where a run has both."""
+    name = "<br>".join(textwrap.wrap(plain(_palette.words(row["class"], row["hop"])), 20))
+    return f"{name}<br>(bound: {row['bound']})" if mixed else name
 
 
 def notes(frames: Overlap) -> tuple[str, ...]:

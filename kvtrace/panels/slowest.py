@@ -116,16 +116,17 @@ def _bar(row: dict[str, Any], arrival: int) -> Bar:
         return Bar("critical path", row["class"], row["hop"], start, end, f"critical path: {words}")
     op, reason = row["op"], row["reason"]
     hop = f"{row['tier_from']}->{row['tier_to']}" if op in ("load", "store") else None
+    lane = op if hop is None else f"{op} {hop.replace('->', ' → ')}"
     kind = {"queue": "queue_capacity" if reason == "capacity" else "queue", "step": "compute"}.get(op, op)
     if op == "wait":
         kind = f"wait_{reason}" if reason else "interference"
     said = [
-        op if hop is None else f"{op} {hop}", row.get("component"), reason and f"reason {reason}",
+        lane, row.get("component"), reason and f"reason {reason}",
         row.get("outcome") and f"outcome {row['outcome']}",
         None if row.get("tokens") is None else many(row["tokens"], "token"),
         None if row.get("bytes") is None else size(row["bytes"]),
     ]  # fmt: skip
-    return Bar(op if hop is None else f"{op} {hop}", kind, hop if op == "load" else None, start, end, plain(", ".join(filter(None, said)), 200))
+    return Bar(lane, kind, hop if op == "load" else None, start, end, plain(", ".join(filter(None, said)), 200))
 
 
 _LANES = ("critical path", "request", "queue", "lookup", "load", "store", "step", "wait", "hold")
@@ -160,7 +161,8 @@ def _figure(frames: Slowest, drawn: Any, ticks: list[tuple[float, str]], titles:
     end_ms = max(frames.requests["shown_ns"].to_list()) / 1e6
     figure = blank(height=int(17 * bottom) + 150, barmode="overlay")
     figure.update_layout(
-        xaxis=axis("ms after the request's arrival", range=[-0.01 * end_ms, 1.04 * end_ms], side="bottom"),
+        legend={"y": 1 + 46 / (17 * bottom)},
+        xaxis=axis("ms after the request's arrival", range=[-0.01 * end_ms, 1.04 * end_ms], side="top"),
         yaxis=axis(
             range=[bottom, -0.6], showgrid=False, tickvals=[at for at, _ in ticks], ticktext=[text for _, text in ticks],
             tickfont={"size": 11}, fixedrange=True,
@@ -190,7 +192,7 @@ def _trace(figure: go.Figure, kind: str, hop: str | None, hops: tuple[str, ...],
     if ended:
         marker: dict[str, Any] = {"color": tint, "line": {"width": 0.6, "color": tint}}
         if kind == "other":
-            marker["pattern"] = {"shape": "/", "size": 4, "solidity": 0.35, "fgcolor": "#8b93a1", "bgcolor": "#e3e7ed"}
+            marker["pattern"] = _palette.HATCH
         figure.add_bar(
             orientation="h", name=plain(words), marker=marker, legendgroup=words,
             y=np.array([y for y, *_ in ended]), width=np.array([width for _, width, *_ in ended]),
@@ -237,28 +239,27 @@ def _title(number: int, request: dict[str, Any], by: str) -> str:
 def _end_to_end(request: dict[str, Any]) -> str:
     if request["duration_ns"] is not None:
         return duration(request["duration_ns"])
-    return f"not finished after {duration(request['shown_ns'])}"
+    return f"open, >= {duration(request['shown_ns'])}"
 
 
 def notes(frames: Slowest) -> tuple[str, ...]:
     """What the picture leaves out."""
     if frames.empty:
         return ()
-    said = []
-    ranked, shown = frames.requests["ranked"][0], frames.requests.height
-    if ranked > shown:
-        said.append(f"The slowest {shown} of {many(ranked, 'request')}.")
     _, left_out = _longest(lanes(frames))
-    if left_out:
-        said.append(f"{many(left_out, 'bar')} shorter than those drawn are left out; every lane keeps its longest.")
-    return tuple(said)
+    if not left_out:
+        return ()
+    return (f"{many(left_out, 'bar')} shorter than those drawn are left out; every lane keeps its longest.",)
 
 
 def table(frames: Slowest) -> Table | None:
     """What is known of these requests."""
     if frames.empty:
         return None
-    head = ("", "request", "TTFT", "end to end", "prompt tokens", "in GPU already", "found in the cache", "loaded to the GPU", "output tokens", "status")
+    head = (
+        "", "request", "TTFT", "end to end", "prompt tokens", "in the GPU before", "found of asked", "loaded to the GPU",
+        "output tokens", "status",
+    )  # fmt: skip
     rows = []
     for number, row in enumerate(frames.requests.iter_rows(named=True), start=1):
         loaded = count(row["loaded_tokens"]) if row["loads"] else "none seen"
@@ -267,4 +268,6 @@ def table(frames: Slowest) -> Table | None:
             str(number), visible(row["request_id"]), duration(row["ttft_ns"]), _end_to_end(row), count(row["prompt_tokens"]),
             count(row["gpu_hit_tokens"]), found, loaded, count(row["output_tokens"]), visible(row["status"]),
         ))  # fmt: skip
-    return Table(head, tuple(rows), "Token counts; what nobody recorded reads “not observed”.", names=2)
+    ranked = frames.requests["ranked"][0]
+    shown = f"The slowest {len(rows)} of {many(ranked, 'request')}" if ranked > len(rows) else f"All {many(ranked, 'request')}"
+    return Table(head, tuple(rows), f"{shown}. What nobody recorded reads “not observed”.", names=2)

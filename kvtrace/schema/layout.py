@@ -27,9 +27,16 @@ PARTIAL = ".tmp"
 def table_files(run: Path, table: str) -> list[Path]:
     """Every finished Parquet file of a table, in a stable order; half-written ones end in .tmp."""
     folder = run / table
+    if not folder.is_dir():
+        folder = run / replaced_folder(table)
     return sorted(folder.rglob(f"*{PARQUET}")) if folder.is_dir() else []
 
 
 def bucket_folder(bucket: int) -> str:
     """Name of the folder that holds one bucket of requests."""
     return f"bucket={bucket:02d}"
+
+
+def replaced_folder(table: str) -> str:
+    """Where compaction keeps a table's files for the instant in which its folder is being exchanged."""
+    return f".replaced-{table}"

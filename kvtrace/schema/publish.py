@@ -34,7 +34,8 @@ _OTHER_LISTS = {
 _EXAMPLES = {
     "request_id": "cmpl-req-000-0-92cea7c0", "transfer_id": "retrieve-17",
     "identity_id": "lmcache-1:tiny-llama", "engine": "vllm-0", "process": "host-a/4711",
-    "device": "cuda:0", "stream": "7", "component": "lmcache.l1", "workload_key": "req-000", "user_request_id": "user-7",
+    "device": "cuda:0", "stream": "7", "component": "lmcache.l1", "workload_key": "req-000",
+    "user_request_id": "user-7",
     "parent_request_id": "cmpl-req-000-92cea7c0", "phase": "prefill",
 }  # fmt: skip
 _TIME_EXAMPLE = 1_700_000_000_000_000_000

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING
 
 import duckdb
 import pyarrow as pa
-from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
-
 from kvtrace.sources.otlp import json_lines, protobuf
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,7 +95,9 @@ def as_json(payload: bytes) -> bytes:
 
 def plain_loop(payloads: list[bytes]) -> tuple[pa.Table, pa.Table]:
     """What one writes first: official classes, appends, Arrow at the end."""
-    spans: dict[str, list[object]] = {k: [] for k in ("trace", "span", "parent", "name", "start", "end", "code")}
+    spans: dict[str, list[object]] = {
+        k: [] for k in ("trace", "span", "parent", "name", "start", "end", "code")
+    }
     rows: list[int] = []
     keys: list[str] = []
     texts: list[str] = []

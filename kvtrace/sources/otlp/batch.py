@@ -26,27 +26,28 @@ Column: TypeAlias = Any
 
 BAD_IDS = "ids of impossible length, read as absent"
 
-SPANS = pa.schema(
-    [
-        ("trace_id", pa.string()),
-        ("span_id", pa.uint64()),
-        ("parent_span_id", pa.uint64()),
-        ("name", pa.string()),
-        ("start_ns", pa.uint64()),
-        ("end_ns", pa.uint64()),
-        ("status_code", pa.int32()),
-        ("scope", pa.string()),
-        ("resource", pa.int32()),
-    ]
+
+def _schema(*columns: tuple[str, Any]) -> pa.Schema:
+    return pa.schema([pa.field(name, kind) for name, kind in columns])
+
+
+SPANS = _schema(
+    ("trace_id", pa.string()),
+    ("span_id", pa.uint64()),
+    ("parent_span_id", pa.uint64()),
+    ("name", pa.string()),
+    ("start_ns", pa.uint64()),
+    ("end_ns", pa.uint64()),
+    ("status_code", pa.int32()),
+    ("scope", pa.string()),
+    ("resource", pa.int32()),
 )
 """Columns of `SpanBatch.spans`."""
 
-ATTRIBUTES = pa.schema(
-    [
-        ("row", pa.int32()),
-        ("key", pa.dictionary(pa.int32(), pa.string())),
-        ("value", pa.string()),
-    ]
+ATTRIBUTES = _schema(
+    ("row", pa.int32()),
+    ("key", pa.dictionary(pa.int32(), pa.string())),
+    ("value", pa.string()),
 )
 """Columns of `SpanBatch.attributes`."""
 

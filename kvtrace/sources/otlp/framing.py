@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["BODY", "FRAMES", "JSON", "Limits", "Stream", "batches", "open_input", "sniff"]
 
 TARGET_BYTES = 4 * MIB
+_EMPTY_FRAMES = 1000
+"""More empty frames in a row than a writer makes: zeros of a preallocated or damaged file."""
 _BODY_STARTS = re.compile(rb'\s*\[?\s*\{\s*"resource_?[sS]pans"')
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
@@ -63,6 +65,7 @@ def _body(stream: Stream, limits: Limits) -> Iterator[bytes | Undecodable]:
 
 def _frames(stream: Stream, limits: Limits) -> Iterator[bytes | Undecodable]:
     buffer = bytearray()
+    empty = 0
 
     def fill(size: int) -> bool:
         while len(buffer) < size:
@@ -74,6 +77,10 @@ def _frames(stream: Stream, limits: Limits) -> Iterator[bytes | Undecodable]:
 
     while fill(5):
         length = int.from_bytes(buffer[:4], "big")
+        empty = 0 if length else empty + 1
+        if empty > _EMPTY_FRAMES:
+            yield Undecodable("nothing but zeros where frames should be: the rest is not read", 1)
+            return
         if length <= limits.max_message_bytes:
             if not fill(4 + length):
                 yield Undecodable("torn last frame", 1)

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-
 from kvtrace.cli import main
 from kvtrace.schema.publish import contract_json
 from kvtrace.schema.tables import TABLES
+from tests.unit.cli.conftest import FORMULA
+
+Progress = Callable[[Path, int, int], None]
 
 
 def output(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -39,6 +43,12 @@ def test_a_question_takes_its_own_options(run_path: Path, capsys: pytest.Capture
     assert {row["window"] for row in json.loads(out)} == {"ttft"}
 
 
+def test_an_option_that_takes_several_is_repeated(run_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["analyze", "critical_path", str(run_path), "--requests", FORMULA, "--requests", "x"]
+    rows = json.loads(output([*words, "--format", "json"], capsys))
+    assert {row["request_id"] for row in rows} == {FORMULA}
+
+
 def test_the_help_of_a_question_shows_its_options(capsys: pytest.CaptureFixture[str]) -> None:
     out = output(["analyze", "exposure", "--help"], capsys)
     for said in ("--window", "ttft, decode, e2e", "--format", "--output", "kvtrace analyze exposure run"):
@@ -53,7 +63,9 @@ def test_list_names_questions_panels_nouns_and_tables(capsys: pytest.CaptureFixt
     assert "transfer" in output(["list"], capsys)
 
 
-def test_describe_a_table_gives_every_column_with_type_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+def test_describe_a_table_gives_every_column_with_type_and_meaning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     rows = json.loads(output(["describe", "loss", "--format", "json"], capsys))
     assert [(row["column"], row["meaning"]) for row in rows] == [(c.name, c.doc) for c in TABLES["loss"]]
     assert next(row for row in rows if row["column"] == "count")["type"] == "BIGINT"
@@ -61,6 +73,12 @@ def test_describe_a_table_gives_every_column_with_type_and_meaning(capsys: pytes
 
 def test_describe_a_question_gives_its_definition_and_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert "consequence: what cannot be answered without it" in output(["describe", "coverage"], capsys)
+
+
+def test_describe_a_name_of_several_things_says_all(capsys: pytest.CaptureFixture[str]) -> None:
+    out = output(["describe", "exposure"], capsys)
+    assert "exposure is a question" in out
+    assert "exposure is a panel" in out
 
 
 def test_schema_prints_the_published_contract(capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,7 +91,9 @@ def test_sql_takes_exactly_one_select(query: str, run_path: Path, capsys: pytest
     assert capsys.readouterr().err.startswith("kvtrace: sql: ")
 
 
-def test_a_type_that_cannot_come_out_is_a_sentence(run_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_type_that_cannot_come_out_is_a_sentence(
+    run_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["sql", str(run_path), "SELECT INTERVAL 1 DAY AS x"]) == 2
     assert "cast it" in capsys.readouterr().err
 
@@ -86,7 +106,7 @@ class Said:
     format: str = "otlp-proto"
     spans: int = 12
     other_rows: int = 0
-    lost: dict[str, int] = field(default_factory=lambda: {"undecodable": 2})
+    lost: dict[str, int] = field(default_factory=lambda: {"undecodable": 2, "duplicate": 3})
     notes: tuple[str, ...] = ("cut in the middle of a message",)
 
 
@@ -111,13 +131,33 @@ def test_import_says_per_input_what_came_in_and_what_was_lost(
     run = tmp_path / "run"
     out = output(["import", "a.binpb", "b.jsonl", "--out", str(run), "--group", "tiered"], capsys)
     assert asked == {
-        "inputs": (Path("a.binpb"), Path("b.jsonl")), "format": "auto", "keep_content": False, "group": "tiered",
-        "on_progress": None,
+        "inputs": (Path("a.binpb"), Path("b.jsonl")), "format": "auto", "keep_content": False,
+        "group": "tiered", "on_progress": None,
     }  # fmt: skip
     assert out.splitlines() == [
-        "\\x1b[31m.binpb: otlp-proto, 12 spans", "    lost: 2 undecodable", "    cut in the middle of a message",
-        f"{run}: 12 span", f"Next: kvtrace report {run}",
+        "\\x1b[31m.binpb: otlp-proto, 12 spans", "    lost: 2 undecodable",
+        "    came twice, counted once: 3 duplicate",
+        "    cut in the middle of a message", f"{run}: 12 span", f"Next: kvtrace report {run}",
     ]  # fmt: skip
+
+
+def test_import_shows_a_bar_on_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = pytest.importorskip("kvtrace.cli.import_")
+
+    def import_files(inputs: tuple[Path, ...], out: Path, *, on_progress: Progress, **_: object) -> Report:
+        for done in (0, 5, 10):
+            on_progress(inputs[0], done, 10)
+        return Report(out)
+
+    monkeypatch.setattr(command, "import_files", import_files)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main(["import", "a.binpb", "--out", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr()
+    assert "a.binpb" in said.err
+    assert "10/10" in said.err
+    assert "Next: kvtrace report" in said.out
 
 
 @pytest.mark.parametrize(

@@ -37,4 +37,5 @@ def test_columns_may_share_a_meaning_and_go_on_in_the_next_line() -> None:
 
 def test_commands_are_found_by_listing_the_folder() -> None:
     found = commands()
-    assert {"import", "info", "sql", "analyze", "report", "list", "describe", "schema", "compact"} == set(found)
+    assert {"import", "info", "sql", "analyze", "list"} <= set(found)
+    assert all("kvtrace " in parse(text).sections["Example"] for text in found.values())

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-
 from kvtrace import __version__, cli
 from kvtrace.cli import main
 from kvtrace.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,7 +59,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(
 
 
 def _raise(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    def dispatch(words: list[str]) -> int:
+    def dispatch(_words: list[str]) -> int:
         raise error
 
     monkeypatch.setattr(cli, "_dispatch", dispatch)

@@ -3,15 +3,18 @@ from __future__ import annotations
 import csv
 import io
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
-import pytest
-
 from kvtrace.cli import main
 from kvtrace.cli._rows import csv_lines, json_lines
 from kvtrace.cli._table import console, show
 from tests.unit.cli.conftest import FORMULA, HOSTILE, T0_NS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
 
 QUERY = "SELECT request_id, op, end_ns, span_id, found_by_tier FROM span ORDER BY op DESC, start_ns"
 
@@ -20,17 +23,33 @@ def sql(run: Path, *options: str) -> int:
     return main(["sql", str(run), QUERY, *options])
 
 
-def test_json_keeps_integers_null_maps_and_text_exactly(run_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_keeps_integers_null_maps_and_text_exactly(
+    run_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert sql(run_path, "--format", "json") == 0
     rows = json.loads(capsys.readouterr().out)
     assert rows == [
-        {"request_id": FORMULA, "op": "request", "end_ns": T0_NS + 100, "span_id": 2**64 - 1, "found_by_tier": None},
+        {
+            "request_id": FORMULA,
+            "op": "request",
+            "end_ns": T0_NS + 100,
+            "span_id": 2**64 - 1,
+            "found_by_tier": None,
+        },
         {"request_id": HOSTILE, "op": "request", "end_ns": None, "span_id": None, "found_by_tier": None},
-        {"request_id": FORMULA, "op": "lookup", "end_ns": T0_NS + 9, "span_id": None, "found_by_tier": {"host": 50}},
+        {
+            "request_id": FORMULA,
+            "op": "lookup",
+            "end_ns": T0_NS + 9,
+            "span_id": None,
+            "found_by_tier": {"host": 50},
+        },
     ]
 
 
-def test_csv_quotes_all_text_and_leaves_null_empty(run_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_csv_quotes_all_text_and_leaves_null_empty(
+    run_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert sql(run_path, "--format", "csv") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == '"request_id","op","end_ns","span_id","found_by_tier"'
@@ -87,7 +106,9 @@ def test_the_name_of_the_file_chooses_the_format(run_path: Path, tmp_path: Path)
     assert len(json.loads((tmp_path / "x.json").read_text())) == 3
 
 
-def test_a_file_that_cannot_be_written_is_a_sentence(run_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_written_is_a_sentence(
+    run_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert sql(run_path, "-o", str(run_path / "no" / "x.csv")) == 2
     assert "cannot be written" in capsys.readouterr().err
 
@@ -107,7 +128,9 @@ def test_null_is_shown_as_not_observed_and_markup_is_not_interpreted() -> None:
 
 
 def test_columns_that_do_not_fit_are_named_the_unobserved_ones_first() -> None:
-    frame = pl.DataFrame({"first": ["a" * 30], "nothing": pl.Series([None], dtype=pl.Int64), "last": ["b" * 20]})
+    frame = pl.DataFrame(
+        {"first": ["a" * 30], "nothing": pl.Series([None], dtype=pl.Int64), "last": ["b" * 20]}
+    )
     out = shown(frame, 60)
     assert "1 of 3 columns hidden: nothing." in out
     assert "--format csv shows all." in out

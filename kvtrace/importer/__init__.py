@@ -1,0 +1,86 @@
+"""Foreign files -> a run: look, decode, join, count what was lost; the whole run or nothing.
+
+    formats.py   which decoder a file needs, by looking at it
+    staging.py   what the decoders gave, on disk, until the whole is known
+    reading.py   one input after the other into the staging area
+    joining.py   aliases, duplicates, and what one source says is missing from another
+    writing.py   the joined rows, sorted, into the tables of the run
+
+The run is built beside its final place and renamed when it is whole; rows pass through in batches, so that
+memory does not grow with the input.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvtrace.errors import InputError, KvtraceError, RunError, RunExistsError
+from kvtrace.importer.formats import FORMATS
+from kvtrace.importer.joining import join
+from kvtrace.importer.reading import InputReport, read_inputs
+from kvtrace.importer.staging import Staging
+from kvtrace.importer.writing import write_run
+
+__all__ = ["FORMATS", "ImportReport", "InputReport", "import_files"]
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """The run that was written, what each input gave, and how many rows each table has."""
+
+    run: Path
+    inputs: tuple[InputReport, ...]
+    rows: dict[str, int]
+
+
+def import_files(
+    inputs: Sequence[Path],
+    out: Path,
+    *,
+    format: str = "auto",  # noqa: A002 - the option's name on the command line
+    keep_content: bool = False,
+    group: str | None = None,
+    on_progress: Callable[[Path, int, int], None] | None = None,
+) -> ImportReport:
+    """Read files and folders into one new run.
+
+    Raises:
+        RunExistsError: `out` exists; nothing is ever written over.
+        InputError: an input is missing, is nothing that kvtrace knows, or nothing at all could be read.
+        RunError: the disk is full or read-only.
+    """
+    if out.exists() or out.is_symlink():
+        raise RunExistsError(f"{out}: exists already; choose another --out, nothing is written over.")
+    if not inputs:
+        raise InputError("import: no input was named; give files or folders of traces.")
+    building = _building_place(out)
+    try:
+        staging = Staging(building / "staging")
+        reports = read_inputs(
+            inputs, staging, format=format, keep_content=keep_content, on_progress=on_progress or (lambda *_: None)
+        )
+        rows = write_run(building / "run", staging, join(staging), reports, keep_content=keep_content, group=group)
+        os.replace(building / "run", out)
+    except KvtraceError:
+        raise
+    except OSError as error:
+        raise RunError(f"{out}: cannot be written ({error.strerror or error}); nothing was kept.") from error
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return ImportReport(out, tuple(reports), rows)
+
+
+def _building_place(out: Path) -> Path:
+    """A private folder beside the run, on the same file system, so that renaming it is one step."""
+    try:
+        out.absolute().parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=f".{out.name}.importing-", dir=out.absolute().parent))
+    except OSError as error:
+        raise RunError(
+            f"{out}: cannot be made ({error.strerror or error}); choose an --out in a folder that you can write."
+        ) from error

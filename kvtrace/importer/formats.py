@@ -1,0 +1,58 @@
+"""Which decoder a file needs, by looking at it: names decide nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kvtrace.errors import InputError
+from kvtrace.schema.layout import RUN_FILE
+from kvtrace.sources import lmcache_hash_log, recording
+from kvtrace.sources.otlp.sniffing import BODY, FRAMES, HEAD_BYTES, JSON, sniff
+from kvtrace.sources.otlp.stream import open_input
+
+HASH_LOG = "lmcache-hash-log"
+RECORDING = "recording"
+RUN = "run"
+FORMATS: tuple[str, ...] = (JSON, FRAMES, BODY, HASH_LOG, RECORDING)
+"""Formats that `--format` may name; a run directory is recognised by its run.json."""
+ALIASES = {"otlp-proto": FRAMES}
+"""Shorter names of the command line's contract."""
+
+
+def format_of(path: Path) -> str | None:
+    """The format of a file or run directory; None when nothing that we know.
+
+    Raises:
+        InputError: the file is missing or unreadable.
+    """
+    if path.is_dir():
+        return RUN if (path / RUN_FILE).is_file() else None
+    if path.suffix == ".py":
+        return None
+    with open_input(path) as stream:
+        head = stream.peek(HEAD_BYTES)
+    if lmcache_hash_log.looks_like(head):
+        return HASH_LOG
+    if recording.looks_like(head):
+        return RECORDING
+    return sniff(head)
+
+
+def expand(inputs: list[Path]) -> list[tuple[Path, bool]]:
+    """Files and runs below the inputs, and whether the user named each one itself.
+
+    Raises:
+        InputError: an input does not exist.
+    """
+    found: list[tuple[Path, bool]] = []
+    for path in inputs:
+        if path.is_dir() and not (path / RUN_FILE).is_file():
+            below = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
+            if not below:
+                raise InputError(f"{path}: is an empty folder; name the files or the folder that holds the traces.")
+            found.extend((file, False) for file in below)
+        elif path.exists():
+            found.append((path, True))
+        else:
+            raise InputError(f"{path}: does not exist; name a file or a folder of traces.")
+    return found

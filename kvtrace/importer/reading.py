@@ -1,0 +1,128 @@
+"""One input after the other into the staging area; what cannot be read is counted, never fatal alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvtrace.errors import InputError, UnknownFormatError, UsageError
+from kvtrace.importer import formats
+from kvtrace.importer.runs import read_run
+from kvtrace.importer.staging import Staging
+from kvtrace.sources import lmcache_hash_log, otlp, recording
+from kvtrace.sources.dialects import to_words
+from kvtrace.sources.losses import Loss
+from kvtrace.sources.otlp.framing import batches
+from kvtrace.sources.otlp.batch import Undecodable
+from kvtrace.sources.otlp.sniffing import JSON
+from kvtrace.sources.otlp.stream import Limits, open_input
+
+Progress = Callable[[Path, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class InputReport:
+    """What one input gave: its format, rows, what was lost by cause, and remarks."""
+
+    path: Path
+    format: str
+    spans: int
+    other_rows: int
+    lost: dict[str, int]
+    notes: tuple[str, ...]
+
+
+def read_inputs(
+    inputs: Sequence[Path], staging: Staging, *, format: str, keep_content: bool, on_progress: Progress  # noqa: A002
+) -> list[InputReport]:
+    """Read every input.
+
+    Raises:
+        UsageError: no such format.
+        InputError: an input is missing, one that was named is nothing we know, or nothing was readable.
+    """
+    wanted = formats.ALIASES.get(format, format)
+    if wanted != "auto" and wanted not in formats.FORMATS:
+        raise UsageError(f"--format {format}: no such format; choose auto, {', '.join(formats.FORMATS)}.")
+    reports = []
+    for path, named in formats.expand(list(inputs)):
+        size = path.stat().st_size if path.is_file() else 0
+        on_progress(path, 0, size)
+        kind = formats.format_of(path) if wanted == "auto" else wanted
+        if kind is None and path.is_file() and not size:
+            reports.append(InputReport(path, "empty", 0, 0, {}, ("holds no bytes",)))
+        elif kind is None and named:
+            raise UnknownFormatError(
+                f"{path}: is nothing that kvtrace knows; it reads {', '.join(formats.FORMATS)} and runs. "
+                "Name the format with --format if it is one of them."
+            )
+        elif kind is None:
+            reports.append(InputReport(path, "unknown", 0, 0, {}, ("is nothing that this version reads; left out",)))
+        else:
+            reports.append(_read(path, kind, staging, keep_content=keep_content))
+        on_progress(path, size, size)
+    if all(report.spans + report.other_rows == 0 for report in reports):
+        _nothing(reports)
+    return reports
+
+
+def _nothing(reports: list[InputReport]) -> None:
+    """Nothing at all came in: say what was there instead."""
+    seen = ", ".join(f"{report.path.name} ({report.format})" for report in reports[:5])
+    lost = sum((Counter(report.lost) for report in reports), Counter())
+    what = f"; {sum(lost.values())} records were {', '.join(sorted(lost))}" if lost else ""
+    raise InputError(f"import: no record could be read from {seen}{what}. Name files of traces that hold some.")
+
+
+def _read(path: Path, kind: str, staging: Staging, *, keep_content: bool) -> InputReport:
+    """Read one input of a known format, and report the difference it made."""
+    spans, losses = staging.spans, len(staging.losses)
+    rows, notes = 0, ()
+    if kind == formats.RUN:
+        rows = read_run(path, staging)
+    elif kind == formats.HASH_LOG:
+        rows = _hash_log(path, staging)
+    elif kind == formats.RECORDING:
+        staging.recordings.append(recording.decode(path.read_bytes(), str(path)))
+        notes = ("describes how the recordings were made",)
+    else:
+        _otlp(path, kind, staging, keep_content=keep_content)
+    lost: Counter[str] = Counter()
+    for loss in staging.losses[losses:]:
+        lost[loss.cause] += loss.count
+    return InputReport(path, kind, staging.spans - spans, rows, dict(lost), notes)
+
+
+def _otlp(path: Path, kind: str, staging: Staging, *, keep_content: bool) -> None:
+    """OTLP traces, batch by batch."""
+    for batch in otlp.read(path, kind=kind, keep_content=keep_content):
+        staging.losses.extend(
+            Loss(path.name, "undecodable", item.count, detail=item.detail) for item in batch.undecodable
+        )
+        staging.add_content(dict(batch.content))
+        if batch.spans.num_rows:
+            words = to_words(batch, path.name)
+            staging.add_spans(words.spans)
+            staging.losses.extend(words.losses)
+            for process in words.processes:
+                staging.add_process(process)
+
+
+def _hash_log(path: Path, staging: Staging) -> int:
+    """LMCache's lookup-hash log."""
+    with open_input(path) as stream:
+        lines: list[bytes] = []
+        for item in batches(stream, JSON, Limits()):
+            if isinstance(item, Undecodable):
+                staging.losses.append(Loss(path.name, "undecodable", item.count, op="lookup", detail=item.detail))
+            else:
+                lines.extend(item)
+    found = lmcache_hash_log.decode(lines, path.name)
+    staging.asked.extend(found.asked)
+    staging.keys.extend(found.keys)
+    staging.losses.extend(found.losses)
+    for row in found.identities:
+        staging.add_identity(row)
+    return len(found.keys)

@@ -1,0 +1,63 @@
+"""Who recorded a span: process, engine, observer, from its resource."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from kvtrace.schema.attributes import RESOURCE
+from kvtrace.sources.dialects.attributes import Mask
+from kvtrace.sources.dialects.columns import Columns
+from kvtrace.sources.otlp.batch import SpanBatch
+
+_ROLES = {"engine_core": "scheduler", "worker": "worker", "api_server": "api", "frontend": "api"}
+
+
+def process_of(resource: dict[str, str]) -> str | None:
+    """service.instance.id, else host.name/process.pid, else the service's name."""
+    instance = resource.get("kvtrace.process") or resource.get("service.instance.id")
+    if instance:
+        return instance
+    host, pid = resource.get("host.name"), resource.get("process.pid") or resource.get("vllm.process_id")
+    if host and pid:
+        return f"{host}/{pid}"
+    name = resource.get("service.name")
+    return name if name and not name.startswith("unknown_service") else None
+
+
+def describe(found: Sequence[dict[str, str]]) -> list[dict[str, str | None]]:
+    """Resources as rows of the table `process` (times and instruments are added when the run is whole)."""
+    return [
+        {
+            "process": process_of(resource),
+            "engine": resource.get("kvtrace.engine") or process_of(resource),
+            "host": resource.get("host.name"),
+            "role": _ROLES.get(resource.get("vllm.process_kind", ""), resource.get("kvtrace.observer")),
+            "product": resource.get("service.name"),
+            "version": resource.get("service.version"),
+            "observer": resource.get("kvtrace.observer"),
+            "rank": resource.get("kvtrace.rank"),
+            "device": resource.get("kvtrace.device"),
+        }
+        for resource in found
+    ]
+
+
+def fill(columns: Columns, who: Sequence[dict[str, str | None]]) -> None:
+    """Give every span what its resource says; a span without an engine has engine = process."""
+    everyone = np.ones(columns.rows, bool)
+    index = pl.Series(columns.resource)
+    for name in ("process", *RESOURCE.values()):
+        values = pl.Series(name, [row[name] for row in who], dtype=pl.String)
+        if name == "rank":
+            values = values.cast(pl.Int64, strict=False)
+        if values.null_count() < len(values):
+            columns.put(name, values.gather(index), everyone)
+
+
+def only(batch: SpanBatch, mask: Mask) -> str | None:
+    """The process of some spans, if it is one and the same."""
+    names = {process_of(batch.resources[number]) for number in np.unique(batch.spans["resource"].to_numpy()[mask])}
+    return names.pop() if len(names) == 1 else None

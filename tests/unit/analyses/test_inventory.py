@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvtrace.analyses.inventory import inventory
+from tests.rows import write_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+T0_NS = 1_700_000_000_000_000_001
+
+
+def test_an_empty_run_has_counts_of_zero_and_no_times(tmp_path: Path) -> None:
+    frame = inventory(write_run(tmp_path / "run"))
+    assert frame.columns == ["what", "name", "value", "detail"]
+    assert frame.filter(what="requests", name="total")["value"].to_list() == [0]
+    assert set(frame.filter(what="rows")["value"]) == {0}
+    assert frame.filter(what="time").is_empty()
+
+
+def test_times_are_exact_to_the_nanosecond(tmp_path: Path) -> None:
+    run = write_run(
+        tmp_path / "run",
+        span=[{"op": "request", "request_id": "a", "start_ns": T0_NS}],
+        metric=[{"name": "m", "time_ns": T0_NS + 2_000_000_000, "value": 1.0}],
+    )
+    rows = inventory(run).filter(what="time").rows()
+    assert rows == [
+        ("time", "first_ns", T0_NS, "2023-11-14T22:13:20.000000001Z"),
+        ("time", "last_ns", T0_NS + 2_000_000_000, "2023-11-14T22:13:22.000000001Z"),
+        ("time", "duration_ns", 2_000_000_000, None),
+    ]
+
+
+def test_spans_that_no_rule_knows_are_counted_by_name(tmp_path: Path) -> None:
+    spans = [{"op": None, "name": "mystery"}, {"op": None, "name": "mystery"}, {"op": None}, {"op": "step"}]
+    frame = inventory(write_run(tmp_path / "run", span=spans))
+    unknown = frame.filter(what="spans_no_rule_knows").select("name", "value").rows()
+    assert unknown == [("mystery", 2), (None, 1)]
+    assert frame.filter(what="spans").select("name", "value").rows() == [("step", 1)]
+
+
+def test_losses_are_summed_by_source_and_cause(tmp_path: Path) -> None:
+    lost = [
+        {"source": "a", "cause": "dropped", "count": 2}, {"source": "a", "cause": "dropped", "count": 3},
+        {"source": "b", "cause": "dropped", "count": 7},
+    ]  # fmt: skip
+    frame = inventory(write_run(tmp_path / "run", loss=lost)).filter(what="losses")
+    assert frame.rows() == [("losses", "dropped", 5, "a"), ("losses", "dropped", 7, "b")]
+
+
+def test_products_and_instruments_come_from_the_processes(tmp_path: Path) -> None:
+    processes = [
+        {"process": "p0", "product": "vllm", "version": "0.32.0", "instruments": [("scheduler", "active")]},
+        {
+            "process": "p1",
+            "product": "vllm",
+            "version": "0.32.0",
+            "instruments": [("scheduler", "not found")],
+        },
+        {"process": "p2"},
+    ]
+    frame = inventory(write_run(tmp_path / "run", process=processes))
+    assert frame.filter(what="product").rows() == [
+        ("product", "unknown", 1, None), ("product", "vllm", 2, "0.32.0"),
+    ]  # fmt: skip
+    assert frame.filter(what="instrument").rows() == [
+        ("instrument", "scheduler", 1, "active"), ("instrument", "scheduler", 1, "not found"),
+    ]  # fmt: skip
+
+
+def test_run_json_tells_engines_whether_listed_or_keyed(tmp_path: Path) -> None:
+    listed = {
+        "engines": [{"engine": "e0", "version": "1", "connector": "LMCacheMPConnector"}],
+        "synthetic": False,
+    }
+    keyed = {"engines": {"e0": {"version": "1", "connector": "LMCacheMPConnector"}, "lmcache": "0.5.5"}}
+    first = inventory(write_run(tmp_path / "listed", listed))
+    assert first.filter(what="engine").rows() == [("engine", "e0", None, "1, connector=LMCacheMPConnector")]
+    assert first.filter(what="run", name="synthetic")["detail"].to_list() == ["false"]
+    second = inventory(write_run(tmp_path / "keyed", keyed))
+    assert second.filter(what="engine")["name"].to_list() == ["e0", "lmcache"]
+
+
+def test_aliases_are_counted_by_kind_with_the_requests_they_name(tmp_path: Path) -> None:
+    aliases = [{"alias": name, "kind": "client", "request_id": "a"} for name in ("x", "y")]
+    frame = inventory(write_run(tmp_path / "run", alias=aliases))
+    assert frame.filter(what="aliases").rows() == [("aliases", "client", 2, "of 1 requests")]
+
+
+def test_what_content_was_dropped_is_said_by_attribute(tmp_path: Path) -> None:
+    frame = inventory(write_run(tmp_path / "run", {"content_dropped": {"gen_ai.prompt": 4, "content": 1}}))
+    assert frame.filter(what="content_dropped").select("name", "value").rows() == [
+        ("content", 1),
+        ("gen_ai.prompt", 4),
+    ]
