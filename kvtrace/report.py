@@ -1,8 +1,8 @@
-"""Panels -> one self-contained HTML page: what is in the run, what was lost, and then the pictures.
+r"""Panels -> one self-contained HTML page: what is in the run, what was lost, and then the pictures.
 
 The page asks nothing of the network: plotly.js travels in it once, packed, figures are inert JSON, and a
 content security policy admits exactly two scripts by their hash (the page's runner and plotly.js). Every
-name that came from outside is text: Jinja escapes HTML, `<` is \\u003c in JSON, and panels escape the
+name that came from outside is text: Jinja escapes HTML, `<` is \u003c in JSON, and panels escape the
 pseudo-HTML of plotly's labels. The same run gives the same bytes.
 """
 
@@ -14,7 +14,6 @@ import hashlib
 import inspect
 import os
 import tomllib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -26,6 +25,7 @@ from kvtrace.errors import UsageError
 from kvtrace.panels import panel
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import ModuleType
 
     from kvtrace.panels._card import Table
@@ -81,7 +81,9 @@ def write_report(runs: Sequence[Run], output: Path, *, dashboard: Path | None = 
     if not runs:
         raise UsageError("report: give at least one run.")
     if output.is_dir():
-        raise UsageError(f"{output}: is a directory; name the HTML file to write, such as {output / 'report.html'}.")
+        raise UsageError(
+            f"{output}: is a directory; name the HTML file to write, such as {output / 'report.html'}."
+        )
     if not output.parent.is_dir():
         raise UsageError(f"{output}: its folder does not exist; make it first.")
     text = page(runs, read_dashboard(dashboard)).encode("utf-8", "backslashreplace")
@@ -93,16 +95,18 @@ def write_report(runs: Sequence[Run], output: Path, *, dashboard: Path | None = 
     partial = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     try:
         partial.write_bytes(text)
-        os.replace(partial, output)
+        partial.replace(output)
     except OSError as error:
-        raise UsageError(f"{output}: cannot be written ({error.strerror or error}); choose another -o.") from error
+        raise UsageError(
+            f"{output}: cannot be written ({error.strerror or error}); choose another -o."
+        ) from error
     finally:
         partial.unlink(missing_ok=True)
 
 
 def page(runs: Sequence[Run], entries: Sequence[Entry]) -> str:
     """The whole page as text."""
-    import jinja2  # noqa: PLC0415 - 0.1 s that `kvtrace --help` need not pay
+    import jinja2
 
     sections = [_section(run, f"run{number}", entries) for number, run in enumerate(runs)]
     names = [section.facts.name for section in sections]
@@ -112,17 +116,24 @@ def page(runs: Sequence[Run], entries: Sequence[Entry]) -> str:
         f"default-src 'none'; script-src '{_sha256(runner)}' '{plotly_hash}'; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
-    template = jinja2.Environment(autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined).from_string(
-        _asset("report.html.j2")
-    )
+    template = jinja2.Environment(
+        autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined
+    ).from_string(_asset("report.html.j2"))
     return template.render(
-        title=names[0] if len(names) == 1 else f"{len(names)} runs: {', '.join(names[:4])}{' …' if len(names) > 4 else ''}",
-        runs=sections, policy=policy, style=_asset("style.css"), runner=runner, plotly=packed, version=__version__,
-    )  # fmt: skip
+        title=names[0]
+        if len(names) == 1
+        else f"{len(names)} runs: {', '.join(names[:4])}{' …' if len(names) > 4 else ''}",
+        runs=sections,
+        policy=policy,
+        style=_asset("style.css"),
+        runner=runner,
+        plotly=packed,
+        version=__version__,
+    )
 
 
 def _section(run: Run, anchor: str, entries: Sequence[Entry]) -> Section:
-    from kvtrace.panels._facts import facts  # noqa: PLC0415 - polars: not needed to refuse a bad dashboard
+    from kvtrace.panels._facts import facts
 
     cards = tuple(_card(run, entry, f"{anchor}-{number}") for number, entry in enumerate(entries))
     return Section(anchor, facts(run), cards)
@@ -148,7 +159,12 @@ def _card(run: Run, entry: Entry, anchor: str) -> Card:
 
 def _inert(json: str) -> str:
     """JSON that cannot end its own script element, nor a line of JavaScript."""
-    return json.replace("<", "\\u003c").replace(">", "\\u003e").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return (
+        json.replace("<", "\\u003c")
+        .replace(">", "\\u003e")
+        .replace("\u2028", "\\u2028")
+        .replace("\u2029", "\\u2029")
+    )
 
 
 def _sha256(script: str) -> str:
@@ -162,7 +178,7 @@ def _asset(name: str) -> str:
 @cache
 def _plotly() -> tuple[str, str]:
     """plotly.js packed (gzip, base64), and the hash under which the page may run it."""
-    from plotly.offline import get_plotlyjs  # noqa: PLC0415 - 0.3 s
+    from plotly.offline import get_plotlyjs
 
     script: str = get_plotlyjs()
     return base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode(), _sha256(script)
@@ -228,7 +244,9 @@ def _check_options(where: str, module: ModuleType, options: dict[str, Any]) -> N
             raise UsageError(f"{where}: no option {name}; {has}.")
         expected = type(known[name])
         if known[name] is not None and type(value) is not expected:
-            raise UsageError(f"{where}: {name} must be {'text' if expected is str else expected.__name__}, not {value!r}.")
+            raise UsageError(
+                f"{where}: {name} must be {'text' if expected is str else expected.__name__}, not {value!r}."
+            )
 
 
 def _named(content: dict[str, Any]) -> str:

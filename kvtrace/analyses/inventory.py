@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 Row = tuple[str, str | None, int | None, str | None]
 _COLUMNS = {"what": pl.String, "name": pl.String, "value": pl.Int64, "detail": pl.String}
 
+_RUN_FACTS = (
+    "run_id", "group", "workload", "kind", "created", "kvtrace_version", "synthetic", "content_kept",
+)  # fmt: skip
+
 _PRODUCTS = """
     SELECT 'product', coalesce(product, 'unknown'), count(*), version FROM process
     GROUP BY product, version ORDER BY 2, version
@@ -31,8 +35,8 @@ _REQUESTS = """
     FROM request
 """
 _SPANS = "SELECT 'spans', op, count(*), NULL FROM span WHERE op IS NOT NULL GROUP BY op ORDER BY op"
-_UNKNOWN_SPANS = """
-    SELECT 'spans_no_rule_knows', name, count(*), min(component) FROM span WHERE op IS NULL
+_SPANS_WITHOUT_OP = """
+    SELECT 'spans_without_op', name, count(*), min(component) FROM span WHERE op IS NULL
     GROUP BY name ORDER BY count(*) DESC, name
 """
 _TIMES = """
@@ -62,12 +66,13 @@ _LOSSES = """
 def inventory(run: Run) -> pl.DataFrame:
     """What does this run hold?
 
+    Spans without an operation are a producer's own roots and start-up work, or spans that no rule knows.
     Counts are of rows that are there; what could be there and is not, and what would fill it, is the
     question coverage. Losses of cause `duplicate` are counted and are no loss. An empty run has its
     counts, which are 0: that nothing was recorded is known.
 
     Columns:
-        what: run, engine, product, instrument, requests, spans, spans_no_rule_knows, time, rows, aliases,
+        what: run, engine, product, instrument, requests, spans, spans_without_op, time, rows, aliases,
             losses or content_dropped
         name: which one: an operation, a table, a cause, an attribute
         value: the count, or unix ns for time; null where the fact is a text
@@ -75,7 +80,7 @@ def inventory(run: Run) -> pl.DataFrame:
     """
     rows = [*_from_run_file(run.meta)]
     connection = run.connection()
-    for query in (_PRODUCTS, _INSTRUMENTS, _REQUESTS, _SPANS, _UNKNOWN_SPANS):
+    for query in (_PRODUCTS, _INSTRUMENTS, _REQUESTS, _SPANS, _SPANS_WITHOUT_OP):
         rows += connection.sql(query).fetchall()
     first_ns, last_ns = connection.sql(_TIMES).fetchall()[0]
     if first_ns is not None:
@@ -91,10 +96,11 @@ def inventory(run: Run) -> pl.DataFrame:
 def _from_run_file(meta: dict[str, Any]) -> Iterator[Row]:
     """Facts of run.json: who recorded what."""
     yield "run", "schema_version", meta["schema_version"], None
-    for name in ("run_id", "group", "capture", "workload", "synthetic", "content_kept"):
-        value = meta.get(name)
+    facts = {name: meta.get(name) for name in _RUN_FACTS}
+    facts |= {name: (meta.get("recording") or {}).get(name) for name in ("scenario", "captured")}
+    for name, value in facts.items():
         if value is not None:
-            yield "run", name, None, value if isinstance(value, str) else json.dumps(value)
+            yield "run", name, None, _text(value)
     engines = meta.get("engines") or []
     entries = (
         [{"engine": name, **_described(facts)} for name, facts in engines.items()]
@@ -102,13 +108,15 @@ def _from_run_file(meta: dict[str, Any]) -> Iterator[Row]:
         else engines
     )
     for entry in entries:
-        facts = {key: value for key, value in _described(entry).items() if value is not None}
-        name = facts.pop("engine", None) or facts.pop("name", None) or facts.pop("product", None)
-        version = facts.pop("version", None)
-        rest = ", ".join(
-            f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in facts.items()
-        )
-        yield "engine", name, None, ", ".join(part for part in (version, rest) if part) or None
+        said = {key: _text(value) for key, value in _described(entry).items() if value is not None}
+        engine = next((said.pop(key) for key in ("engine", "name", "product") if key in said), None)
+        version = said.pop("version", None)
+        parts = [version, *(f"{key}={text}" for key, text in said.items())]
+        yield "engine", engine, None, ", ".join(part for part in parts if part) or None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _described(facts: Any) -> dict[str, Any]:

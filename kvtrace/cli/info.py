@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path  # noqa: TC003 - the parser reads annotations
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
 
 _HEADINGS = {
     "run": "Run", "engine": "Engines", "product": "Products", "time": "Time (UTC)", "requests": "Requests",
-    "spans": "Operations", "spans_no_rule_knows": "Spans that no rule knows", "aliases": "Names joined",
+    "spans": "Operations", "spans_without_op": "Spans without an operation", "aliases": "Names joined",
     "rows": "Rows", "losses": "Losses", "content_dropped": "Content dropped at the door",
     "instrument": "Instruments",
 }  # fmt: skip
 _WIDTH = 28
+_LINE_WIDTH = 110
 
 InfoFormat = Annotated[
     Literal["table", "json"], Parameter(name="--format", help="Words, or both tables as JSON.")
@@ -51,7 +53,7 @@ def info(run: Path, /, *, form: InfoFormat = "table") -> None:
         rows = holds.filter(what=what).to_dicts()
         print(f"\n{heading}{'' if rows else ': none'}")
         for row in rows:
-            print(f"    {_line(row)}")
+            print(textwrap.indent(_line(row), "    "))
     for line in _coverage_lines(observed):
         print(line)
 
@@ -63,9 +65,15 @@ def _line(row: dict[str, Any]) -> str:
         return f"{label:<{_WIDTH}} {detail or f'{value} ns'}"
     said = [] if value is None else [f"{value:>10}"]
     said += [] if detail is None else [safe(detail)]
+    if row["what"] == "product" and detail is None:
+        said.append("version not observed")
     if row["what"] == "losses" and name == "duplicate":
         said.append("(counted once; no information is lost)")
-    return f"{label:<{_WIDTH}} {'  '.join(said)}".rstrip()
+    line = f"{label:<{_WIDTH}} {'  '.join(said)}".rstrip()
+    indent = " " * (_WIDTH + 1)
+    return textwrap.fill(
+        line, _LINE_WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _coverage_lines(observed: pl.DataFrame) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """Foreign files -> a run: look, decode, join, count what was lost; the whole run or nothing.
 
     formats.py   which decoder a file needs, by looking at it
-    staging.py   what the decoders gave, on disk, until the whole is known
-    reading.py   one input after the other into the staging area
-    joining.py   aliases, duplicates, and what one source says is missing from another
+    reading.py   one input after the other into the staging area; runs.py for runs as inputs
+    staging.py   what the decoders gave, on disk, until the whole is known; facts.py what joins need of it
+    joining.py   names, duplicates, and what one source says is missing from another
     writing.py   the joined rows, sorted, into the tables of the run
 
 The run is built beside its final place and renamed when it is whole; rows pass through in batches, so that

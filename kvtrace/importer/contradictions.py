@@ -7,57 +7,52 @@ transfers (which overlapping stores of one session leave as well: LMCache keeps 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import polars as pl
 
-from kvtrace.sources.losses import Loss
-
-if TYPE_CHECKING:
-    import duckdb
-
-_UNSEEN_LOOKUPS = """
-WITH spans AS (
-    SELECT request_id, count(*) AS spans FROM staged
-    WHERE op = 'lookup' AND observer = 'server' AND requested_tokens IS DISTINCT FROM 0 GROUP BY request_id
-), lines AS (
-    SELECT request_id, count(*) AS lines, min(time_ns) AS low, max(time_ns) AS high FROM asked GROUP BY request_id
-), one AS (SELECT CASE WHEN count(DISTINCT process) = 1 THEN any_value(process) END AS process
-           FROM staged WHERE op = 'lookup' AND observer = 'server')
-SELECT sum(lines - coalesce(spans, 0))::BIGINT AS n, min(low) AS low, max(high) AS high, any_value(one.process) AS process
-FROM lines LEFT JOIN spans USING (request_id), one
-WHERE lines > coalesce(spans, 0) AND EXISTS (SELECT 1 FROM spans)
-"""
-
-_ORPHANS = """
-SELECT s.process, count(DISTINCT s.parent_span_id)::BIGINT AS n, min(s.start_ns) AS low, max(s.start_ns) AS high
-FROM staged s
-WHERE s.observer = 'server' AND s.id_kind = 'internal' AND s.parent_span_id IS NOT NULL
-  AND s.parent_span_id NOT IN (SELECT span_id FROM staged WHERE span_id IS NOT NULL AND observer = 'server')
-GROUP BY s.process ORDER BY s.process
-"""
-
-_GAPS = """
-WITH numbered AS (
-    SELECT process, try_cast(regexp_extract(transfer_id, '#(\\d+)$', 1) AS BIGINT) AS number, start_ns
-    FROM staged WHERE op IN ('load', 'store', 'drop') AND id_kind = 'internal' AND observer = 'server'
-)
-SELECT process, (max(number) - min(number) + 1 - count(DISTINCT number))::BIGINT AS n,
-    min(start_ns) AS low, max(start_ns) AS high
-FROM numbered WHERE number IS NOT NULL GROUP BY process
-HAVING max(number) - min(number) + 1 > count(DISTINCT number) ORDER BY process
-"""
+from kvtrace.importer.facts import Facts
+from kvtrace.sources.losses import JOIN, Loss
 
 
-def missing_spans(connection: duckdb.DuckDBPyConnection, source: str) -> list[Loss]:
-    """Losses that only a comparison of sources shows."""
-    losses = []
-    for n, low, high, process in connection.sql(_UNSEEN_LOOKUPS).pl().iter_rows():
-        if n:
-            detail = "lookups in the hash log without a lookup span: the exporter ended before it sent them"
-            losses.append(Loss(source, "unclean_end", n, process, "lookup", low, high, detail))
-    for process, n, low, high in connection.sql(_ORPHANS).pl().iter_rows():
-        detail = "parents of LMCache's spans that never came"
-        losses.append(Loss(source, "unclean_end", n, process, None, low, high, detail))
-    for process, n, low, high in connection.sql(_GAPS).pl().iter_rows():
-        detail = "numbers missing among LMCache's transfers (stores or retrieves without a span)"
-        losses.append(Loss(source, "sequence_gap", n, process, None, low, high, detail))
-    return losses
+def missing_spans(facts: Facts, asked: pl.DataFrame) -> list[Loss]:
+    """Losses that only a comparison of sources shows; `asked` = (request_id, time_ns) of hash logs."""
+    return [*_unseen_lookups(facts, asked), *_orphans(facts), *_gaps(facts)]
+
+
+def _unseen_lookups(facts: Facts, asked: pl.DataFrame) -> list[Loss]:
+    """Lines of the hash log beyond the lookup spans of their request."""
+    lookups = facts.table("lookups")
+    if not lookups.height or not asked.height:
+        return []
+    spans = lookups.group_by("request_id").agg(pl.col("asked").sum())
+    lines = asked.group_by("request_id").agg(lines=pl.len().cast(pl.Int64), low=pl.min("time_ns"), high=pl.max("time_ns"))
+    missing = lines.join(spans, on="request_id", how="left").with_columns(
+        missing=pl.col("lines") - pl.col("asked").fill_null(0)
+    ).filter(pl.col("missing") > 0)  # fmt: skip
+    if not missing.height:
+        return []
+    servers = lookups["process"].unique().to_list()
+    detail = "lookups in the hash log without a lookup span: the exporter ended before it sent them"
+    low, high = missing.select(pl.min("low"), pl.max("high")).row(0)
+    process = servers[0] if len(servers) == 1 else None
+    return [Loss(JOIN, "unclean_end", int(missing["missing"].sum()), process, "lookup", low, high, detail)]
+
+
+def _orphans(facts: Facts) -> list[Loss]:
+    """Parents of a server's spans that never came."""
+    parents = facts.table("parents")
+    missing = parents.join(facts.table("own"), left_on="parent_span_id", right_on="span_id", how="anti")
+    rows = missing.group_by("process").agg(
+        pl.col("parent_span_id").n_unique(), pl.min("start_ns").alias("low"), pl.max("start_ns").alias("high")
+    ).sort("process")  # fmt: skip
+    detail = "parents of the cache server's spans that never came"
+    return [Loss(JOIN, "unclean_end", count, process, None, low, high, detail) for process, count, low, high in rows.iter_rows()]
+
+
+def _gaps(facts: Facts) -> list[Loss]:
+    """Numbers missing between a server's first and last transfer."""
+    rows = facts.table("transfers").group_by("process").agg(
+        missing=pl.max("number") - pl.min("number") + 1 - pl.col("number").n_unique().cast(pl.Int64),
+        low=pl.min("start_ns"), high=pl.max("start_ns"),
+    ).filter(pl.col("missing") > 0).sort("process")  # fmt: skip
+    detail = "numbers missing among the cache server's transfers (stores or retrieves without a span)"
+    return [Loss(JOIN, "sequence_gap", count, process, None, low, high, detail) for process, count, low, high in rows.iter_rows()]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kvtrace import schema
@@ -13,7 +14,7 @@ from kvtrace.errors import InputError
 from kvtrace.importer.staging import Staging
 from kvtrace.schema.layout import RUN_FILE, table_files
 from kvtrace.schema.tables import TABLES
-from kvtrace.sources.dialects import STAGED
+from kvtrace.sources.losses import JOIN
 
 _JOINED_ANEW = ("run_id", "bucket")
 
@@ -35,19 +36,12 @@ def read_run(path: Path, staging: Staging) -> int:
                 for batch in pq.ParquetFile(file).iter_batches(batch_size=128 * 1024):
                     found = pa.Table.from_batches([batch])
                     if table == "span":
-                        staging.add_spans(_staged(found))
+                        staging.add_spans([found.drop_columns(list(_JOINED_ANEW))])
                     else:
+                        if table == "loss":
+                            found = found.filter(pc.not_equal(pc.fill_null(found["source"], ""), JOIN))
                         staging.tables.setdefault(table, []).append(found)
                         rows += found.num_rows
     except (OSError, msgspec.MsgspecError, pa.ArrowException) as error:
         raise InputError(f"{path}: is no readable run ({error}); import its raw files instead.") from error
     return rows
-
-
-def _staged(found: pa.Table) -> pa.Table:
-    """Rows of `span` as they were before they were joined: their ids are internal already."""
-    columns = [
-        found[field.name].cast(field.type) if field.name in found.column_names else pa.nulls(found.num_rows, field.type)
-        for field in STAGED
-    ]
-    return pa.table(columns, schema=STAGED)

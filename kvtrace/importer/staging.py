@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.feather as feather
 
+from kvtrace.importer.facts import Facts
+from kvtrace.sinks.parquet.arrow import together
 from kvtrace.sources.dialects import STAGED
 from kvtrace.sources.losses import Loss
 
-ROWS_A_FILE = 1_000_000
+ROWS_A_FILE = 200_000
 
 
 @dataclass
 class Staging:
-    """The staging area of one import: span rows in files, the small tables in memory."""
+    """The staging area of one import: span rows in Arrow files, numbered across them; facts about them and
+    the small tables in memory."""
 
     folder: Path
+    facts: Facts = field(default_factory=Facts)
     keys: list[dict[str, Any]] = field(default_factory=list)
     identities: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
     processes: dict[str | None, dict[str, str | None]] = field(default_factory=dict)
@@ -29,24 +34,36 @@ class Staging:
     recordings: list[dict[str, Any]] = field(default_factory=list)
     tables: dict[str, list[pa.Table]] = field(default_factory=dict)
     spans: int = 0
-    _writer: pq.ParquetWriter | None = None
-    _in_file: int = 0
+    _held: list[pa.Table] = field(default_factory=list)
+    _held_rows: int = 0
     _files: int = 0
 
-    def add_spans(self, rows: pa.Table) -> None:
-        """Append span rows."""
-        if not rows.num_rows:
+    def add_spans(self, parts: Iterable[pa.Table]) -> None:
+        """Append span rows; a column that a part lacks is null in it."""
+        for part in parts:
+            if part.num_rows:
+                self._held.append(part)
+                self._held_rows += part.num_rows
+                self.spans += part.num_rows
+        if self._held_rows >= ROWS_A_FILE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is held in memory as one file."""
+        if not self._held:
             return
-        if self._writer is None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            path = self.folder / f"span-{self._files:06d}.parquet"
-            self._writer = pq.ParquetWriter(path, STAGED, compression="lz4", use_dictionary=True, write_statistics=False)
-            self._files += 1
-        self._writer.write_table(rows)
-        self.spans += rows.num_rows
-        self._in_file += rows.num_rows
-        if self._in_file >= ROWS_A_FILE:
-            self.close()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        rows = together(self._held, STAGED)
+        self.facts.gather(rows, self.spans - self._held_rows)
+        feather.write_feather(rows, str(self.folder / f"rows-{self._files:06d}.arrow"), compression="uncompressed")
+        self._files += 1
+        self._held, self._held_rows = [], 0
+
+    def chunks(self) -> Iterator[pa.Table]:
+        """The staged rows, file by file, in order of their numbers."""
+        self.flush()
+        for path in sorted(self.folder.glob("rows-*.arrow")):
+            yield feather.read_table(str(path), memory_map=False)
 
     def add_process(self, row: dict[str, str | None]) -> None:
         """Remember who recorded; what a later row of the same process adds is kept."""
@@ -63,14 +80,3 @@ class Staging:
         """Count content that was dropped at the door."""
         for name, count in dropped.items():
             self.content[name] = self.content.get(name, 0) + count
-
-    def close(self) -> None:
-        """Finish the file being written."""
-        if self._writer is not None:
-            self._writer.close()
-        self._writer, self._in_file = None, 0
-
-    def files(self) -> list[str]:
-        """The staged span files."""
-        self.close()
-        return [str(path) for path in sorted(self.folder.glob("span-*.parquet"))] if self.folder.is_dir() else []

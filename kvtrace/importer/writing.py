@@ -13,34 +13,17 @@ import msgspec
 import polars as pl
 import pyarrow as pa
 
-import kvtrace
-from kvtrace import schema
-from kvtrace.importer.joining import Joined
+from kvtrace import __version__, schema
+from kvtrace.importer.joining import Joined, joined_rows
 from kvtrace.schema.layout import RUN_FILE
 from kvtrace.schema.tables import TABLES
-from kvtrace.sinks.parquet.arrow import arrow_schema
-from kvtrace.sinks.parquet.compact import write_sorted
+from kvtrace.sinks.parquet.arrow import arrow_schema, conform
+from kvtrace.sinks.parquet.sorting import write_sorted
 from kvtrace.sinks.parquet.writer import write_table
 
 if TYPE_CHECKING:
     from kvtrace.importer.reading import InputReport
     from kvtrace.importer.staging import Staging
-
-_ROWS = """
-SELECT $run_id AS run_id, s.* EXCLUDE (id_kind, request_id, reason), coalesce(r.request_id, s.request_id) AS request_id,
-    CASE WHEN s.op = 'drop' AND s.reason = 'unknown' AND s.request_id IN (SELECT request_id FROM all_there)
-         THEN 'duplicate' ELSE s.reason END AS reason
-FROM staged s LEFT JOIN resolved r
-  ON s.request_id = r.alias AND s.id_kind IS DISTINCT FROM 'internal'
-  AND (r.start_ns IS NULL OR r.start_ns = s.start_ns)
-"""
-_ALL_THERE = """
-CREATE TEMP TABLE all_there AS
-SELECT request_id FROM staged WHERE op = 'lookup' AND requested_tokens > 0
-GROUP BY request_id HAVING min(found_tokens) >= max(requested_tokens)
-"""
-"""Requests whose every lookup found all that it asked for: a store of theirs that stored nothing is a duplicate."""
-
 
 def write_run(
     folder: Path, staging: Staging, joined: Joined, reports: Sequence[InputReport], *, keep_content: bool, group: str | None
@@ -48,28 +31,21 @@ def write_run(
     """Write every table and run.json; returns the rows of each table."""
     folder.mkdir(mode=0o700)
     run_id = uuid.uuid4().hex
-    connection = joined.connection
-    connection.execute(_ALL_THERE)
-    rows = {"span": write_sorted(connection, _ROWS.replace("$run_id", f"'{run_id}'"), folder / "span", staging.spans)}
-    losses = [*staging.losses, *joined.losses]
-    small: dict[str, list[dict[str, Any]]] = {
-        "request_key": staging.keys,
-        "alias": joined.aliases.to_dicts(),
-        "identity": list(staging.identities.values()),
-        "process": _processes(staging, connection.sql(
-            "SELECT process, min(start_ns) AS first_ns, max(greatest(start_ns, end_ns)) AS last_ns FROM staged "
-            "WHERE process IS NOT NULL GROUP BY process"
-        ).pl()),
-        "loss": [loss.row() for loss in losses],
-    }  # fmt: skip
+    scratch = staging.folder / "sorting"
+    rows = {"span": write_sorted(joined_rows(staging, joined), staging.spans, folder / "span", scratch, run_id)}
+    small = {
+        "request_key": _table("request_key", staging.keys),
+        "alias": joined.names.aliases.to_arrow(),
+        "identity": _table("identity", list(staging.identities.values())),
+        "process": _table("process", _processes(staging, staging.facts.table("processes"))),
+        "loss": _table("loss", [loss.row() for loss in (*staging.losses, *joined.losses)]),
+    }
     for table in TABLES:
         if table != "span":
-            found = [*staging.tables.get(table, []), _table(table, small.get(table, []))]
-            count = sum(part.num_rows for part in found)
-            if count:
-                rows[table] = write_table(
-                    folder / table / "part-000.parquet", table, (_of_run(part, run_id) for part in found)
-                )
+            found = [*staging.tables.get(table, []), *([small[table]] if table in small else [])]
+            if any(part.num_rows for part in found):
+                parts = (_of_run(conform(part, table), run_id) for part in found)
+                rows[table] = write_table(folder / table / "part-000.parquet", table, parts)
     _write_meta(folder, run_id, staging, reports, rows, keep_content=keep_content, group=group)
     return rows
 
@@ -88,7 +64,8 @@ def _of_run(part: pa.Table, run_id: str) -> pa.Table:
 
 def _processes(staging: Staging, seen: pl.DataFrame) -> list[dict[str, Any]]:
     """Who recorded, with its first and last record."""
-    times = {process: (first, last) for process, first, last in seen.iter_rows()}
+    whole = seen.group_by("process").agg(pl.min("first_ns"), pl.max("last_ns"))
+    times = {process: (first, last) for process, first, last in whole.iter_rows()}
     names = ("process", "engine", "host", "role", "product", "version")
     rows = []
     for name, known in sorted(staging.processes.items(), key=lambda item: str(item[0])):
@@ -110,7 +87,7 @@ def _write_meta(
         "kind": "import",
         "group": group,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "kvtrace_version": kvtrace.__version__,
+        "kvtrace_version": __version__,
         "synthetic": described.get("synthetic"),
         "engines": described.get("engines"),
         "recording": described or None,

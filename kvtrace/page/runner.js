@@ -51,7 +51,7 @@
       set(figure.layout, "font.size", 11);
       for (const name of Object.keys(figure.layout).filter((key) => /^[xy]axis\d*$/.test(key))) {
         const title = figure.layout[name].title;
-        if (title && name[0] === "x") title.text = title.text.replace(/(.{14,}?) /g, "$1<br>");
+        if (title && name[0] === "x" && figure.layout[name].side !== "top") title.text = title.text.replace(/(.{14,}?) /g, "$1<br>");
         if (name[0] === "x" && !figure.layout[name].tickvals) Object.assign(figure.layout[name], { nticks: 5, tickangle: 0, dtick: undefined });
         set(figure.layout, `${name}.tickfont.size`, 10);
       }

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-FONT = 'Inter, system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Liberation Sans", Arial, sans-serif'
+FONT = 'Inter, system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Liberation Sans", sans-serif'
 INK, GRID = "#39424e", "#e3e7ed"
 
 
 def blank(*, height: int, left: int = 12, **layout: Any) -> go.Figure:
     """An empty figure in the page's manner; margins grow with the labels."""
-    import plotly.graph_objects as go  # noqa: PLC0415 - 0.3 s that `kvtrace --help` need not pay
+    import plotly.graph_objects as go
 
     figure = go.Figure()
     figure.update_layout(
@@ -28,7 +28,14 @@ def blank(*, height: int, left: int = 12, **layout: Any) -> go.Figure:
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         hoverlabel={"align": "left", "font": {"family": FONT, "size": 12.5}},
-        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "traceorder": "normal"},
+        legend={
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "y": 1,
+            "yanchor": "bottom",
+            "traceorder": "normal",
+        },
         **layout,
     )
     return figure
@@ -37,9 +44,14 @@ def blank(*, height: int, left: int = 12, **layout: Any) -> go.Figure:
 def axis(title: str | None = None, **more: Any) -> dict[str, Any]:
     """An axis with its unit in the title."""
     line: dict[str, Any] = {
-        "gridcolor": GRID, "zerolinecolor": GRID, "linecolor": GRID, "tickcolor": GRID, "automargin": True,
-        "zeroline": False, "showgrid": True,
-    }  # fmt: skip
+        "gridcolor": GRID,
+        "zerolinecolor": GRID,
+        "linecolor": GRID,
+        "tickcolor": GRID,
+        "automargin": True,
+        "zeroline": False,
+        "showgrid": True,
+    }
     if title is not None:
         line["title"] = {"text": title, "standoff": 10, "font": {"size": 12}}
     return line | more
@@ -47,7 +59,7 @@ def axis(title: str | None = None, **more: Any) -> dict[str, Any]:
 
 def sentence(text: str) -> go.Figure:
     """A figure that says why there is nothing to see; the page shows the sentence alone."""
-    from kvtrace.panels._text import plain  # noqa: PLC0415
+    from kvtrace.panels._text import plain
 
     figure = blank(height=120)
     figure.update_xaxes(visible=False)

@@ -43,9 +43,19 @@ WORDS: dict[str, str] = {
 }
 """Class -> what a reader sees."""
 
-TRANSFER: frozenset[str] = frozenset({
-    "wait_load", "wait_store", "wait_lookup", "wait_lock", "load", "load_wait", "lock", "lookup", "store",
-})  # fmt: skip
+TRANSFER: frozenset[str] = frozenset(
+    {
+        "wait_load",
+        "wait_store",
+        "wait_lookup",
+        "wait_lock",
+        "load",
+        "load_wait",
+        "lock",
+        "lookup",
+        "store",
+    }
+)
 """Classes that are time of the cache's own doing, for or by this request."""
 
 HATCH = {"shape": "/", "size": 5, "solidity": 0.3, "fgcolor": "#cfd4db", "bgcolor": "#a9b0bb"}
@@ -66,6 +76,12 @@ OUTCOMES: dict[str, str] = {
     "unknown": "#c9ccd1",
 }
 """Outcome -> colour; null is drawn as unknown and named so."""
+
+
+def marker(name: str, tint: str) -> dict[str, object]:
+    """How a bar of a class is filled; a line of the same colour keeps the shortest ones visible."""
+    fill: dict[str, object] = {"color": tint, "line": {"width": 0.6, "color": tint}}
+    return fill | {"pattern": HATCH} if name == "other" else fill
 
 
 def rank(name: str) -> int:

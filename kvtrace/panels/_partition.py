@@ -20,28 +20,48 @@ WINDOWS: tuple[str, ...] = ("ttft", "decode", "e2e")
 
 _SUMS = """
 SELECT
-    "window", bound, class, hop, count(*) AS rows,
-    CASE WHEN count(exposed_ns) = count(*) THEN sum(exposed_ns) END::BIGINT AS exposed_ns,
-    CASE WHEN count(total_ns) = count(*) THEN sum(total_ns) END::BIGINT AS total_ns,
-    CASE WHEN count(hidden_by_compute_ns) = count(*) THEN sum(hidden_by_compute_ns) END::BIGINT AS hidden_by_compute_ns,
-    CASE WHEN count(hidden_by_wait_ns) = count(*) THEN sum(hidden_by_wait_ns) END::BIGINT AS hidden_by_wait_ns,
-    CASE WHEN count(hidden_by_queue_ns) = count(*) THEN sum(hidden_by_queue_ns) END::BIGINT AS hidden_by_queue_ns,
-    CASE WHEN count(hidden_by_load_ns) = count(*) THEN sum(hidden_by_load_ns) END::BIGINT AS hidden_by_load_ns,
-    CASE WHEN count(hidden_by_rest_ns) = count(*) THEN sum(hidden_by_rest_ns) END::BIGINT AS hidden_by_rest_ns,
-    sum(open_ns)::BIGINT AS open_ns
+    "window", bound, class, hop, count(*) AS rows, sum(open_ns)::BIGINT AS open_ns,
+    CASE WHEN count(exposed_ns) = count(*) THEN sum(exposed_ns) END::BIGINT
+        AS exposed_ns,
+    CASE WHEN count(total_ns) = count(*) THEN sum(total_ns) END::BIGINT
+        AS total_ns,
+    CASE WHEN count(hidden_by_compute_ns) = count(*) THEN sum(hidden_by_compute_ns) END::BIGINT
+        AS hidden_by_compute_ns,
+    CASE WHEN count(hidden_by_wait_ns) = count(*) THEN sum(hidden_by_wait_ns) END::BIGINT
+        AS hidden_by_wait_ns,
+    CASE WHEN count(hidden_by_queue_ns) = count(*) THEN sum(hidden_by_queue_ns) END::BIGINT
+        AS hidden_by_queue_ns,
+    CASE WHEN count(hidden_by_load_ns) = count(*) THEN sum(hidden_by_load_ns) END::BIGINT
+        AS hidden_by_load_ns,
+    CASE WHEN count(hidden_by_rest_ns) = count(*) THEN sum(hidden_by_rest_ns) END::BIGINT
+        AS hidden_by_rest_ns
 FROM read_parquet($path)
 GROUP BY ALL
 ORDER BY "window", bound, class, hop
 """
 
 _REQUESTS = """
+WITH marked AS (
+    SELECT bit_or(
+        CASE "window" WHEN 'ttft' THEN 1 WHEN 'decode' THEN 16 ELSE 256 END
+        * CASE bound WHEN 'exact' THEN 1 ELSE 4 END * CASE WHEN censored THEN 2 ELSE 1 END
+    ) AS mark
+    FROM read_parquet($path) GROUP BY request_id
+), counted AS (
+    SELECT mark, count(*) AS requests FROM marked GROUP BY mark
+)
 SELECT
-    "window", bound, count(DISTINCT request_id) AS requests,
-    count(DISTINCT request_id) FILTER (WHERE censored) AS censored
-FROM read_parquet($path)
+    w.name AS "window", b.name AS bound,
+    sum(requests) FILTER (WHERE mark & (w.bit * b.bit * 3) > 0)::BIGINT AS requests,
+    coalesce(sum(requests) FILTER (WHERE mark & (w.bit * b.bit * 2) > 0), 0)::BIGINT AS censored
+FROM counted,
+    (VALUES ('ttft', 1), ('decode', 16), ('e2e', 256)) w(name, bit),
+    (VALUES ('exact', 1), ('upper', 4)) b(name, bit)
 GROUP BY ALL
+HAVING sum(requests) FILTER (WHERE mark & (w.bit * b.bit * 3) > 0) > 0
 ORDER BY "window", bound
 """
+"""A request is one row of marks, four bits a window: exact, exact and censored, upper, upper and censored."""
 
 _QUANTILES = """
 WITH value AS (
@@ -56,10 +76,7 @@ WITH value AS (
 ), sorted AS (
     SELECT "window", class, list_sort(list(ns)) AS ns, count(*) AS present FROM value GROUP BY ALL
 ), measured AS (
-    SELECT "window", count(DISTINCT request_id) AS requests
-    FROM read_parquet($path)
-    WHERE bound = 'exact' AND NOT censored
-    GROUP BY ALL
+    SELECT unnest($measured, recursive := true)
 )
 SELECT
     "window", class, requests,
@@ -74,21 +91,31 @@ ORDER BY "window", class
 
 def window_order() -> pl.Expr:
     """Sorts windows as a reader meets them: to first token, decode, end to end."""
-    import polars as pl  # noqa: PLC0415 - the module is otherwise SQL
+    import polars as pl
 
     return pl.col("window").replace_strict(dict(zip(WINDOWS, range(3), strict=True)), default=3)
 
 
 def sums(run: Run, path: Path) -> pl.DataFrame:
     """One row a (window, bound, class, hop): sums over requests; null where any part was not observed."""
-    return run.connection().sql(_SUMS, params={"path": str(path)}).pl()
+    return _answer(run, _SUMS, path=str(path))
 
 
 def requests(run: Run, path: Path) -> pl.DataFrame:
     """One row a (window, bound): how many requests, and how many of them did not finish."""
-    return run.connection().sql(_REQUESTS, params={"path": str(path)}).pl()
+    return _answer(run, _REQUESTS, path=str(path))
 
 
-def quantiles(run: Run, path: Path) -> pl.DataFrame:
+def quantiles(run: Run, path: Path, counted: pl.DataFrame) -> pl.DataFrame:
     """One row a (window, class): requests measured exactly, and p50, p90, p99 of the exposed time, ns."""
-    return run.connection().sql(_QUANTILES, params={"path": str(path)}).pl()
+    measured = [
+        {"window": row["window"], "requests": row["requests"] - row["censored"]}
+        for row in counted.iter_rows(named=True)
+        if row["bound"] == "exact"
+    ] or [{"window": "", "requests": 0}]
+    return _answer(run, _QUANTILES, path=str(path), measured=measured)
+
+
+def _answer(run: Run, query: str, **params: object) -> pl.DataFrame:
+    frame: pl.DataFrame = run.connection().sql(query, params=params).pl()
+    return frame

@@ -10,6 +10,8 @@ from __future__ import annotations
 import unicodedata
 
 NOT_OBSERVED = "not observed"
+NONE = "\N{EN DASH}"
+"""Does not apply here: neither 0 nor unknown."""
 LONGEST_NAME = 96
 _KIB, _UNITS = 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -35,7 +37,13 @@ def duration(ns: float | None) -> str:
     if ns is None:
         return NOT_OBSERVED
     size = abs(ns)
-    for limit, unit, scale in ((1e3, "ns", 1), (1e6, "µs", 1e3), (1e9, "ms", 1e6), (120e9, "s", 1e9), (7200e9, "min", 60e9)):
+    for limit, unit, scale in (
+        (1e3, "ns", 1),
+        (1e6, "µs", 1e3),
+        (1e9, "ms", 1e6),
+        (120e9, "s", 1e9),
+        (7200e9, "min", 60e9),
+    ):
         if size < limit:
             return f"{_digits(ns / scale)} {unit}"
     return f"{_digits(ns / 3600e9)} h"
@@ -62,9 +70,11 @@ def size(number: float | None) -> str:
 
 
 def share(part: float | None, whole: float | None) -> str:
-    """A part of a whole in percent; nothing of nothing is not observed."""
-    if part is None or not whole:
+    """A part of a whole in percent; of nothing there is no share."""
+    if part is None or whole is None:
         return NOT_OBSERVED
+    if whole == 0:
+        return NONE
     percent = 100 * part / whole
     return "0 %" if percent == 0 else "< 0.1 %" if abs(percent) < 0.1 else f"{percent:.1f} %"
 
@@ -86,4 +96,10 @@ def listed(names: list[str], most: int = 6) -> str:
 def _digits(value: float) -> str:
     """Three significant digits, no exponent."""
     size = abs(value)
-    return f"{value:,.0f}" if size >= 100 or value == int(value) else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
+    return (
+        f"{value:,.0f}"
+        if size >= 100 or value == int(value)
+        else f"{value:.1f}"
+        if size >= 10
+        else f"{value:.2f}"
+    )

@@ -1,4 +1,4 @@
-"""The spans of a few requests, fetched once: lanes of their timelines, in ms after each one's arrival."""
+"""The slowest requests and every span that serves them, each fetched in one query."""
 
 from __future__ import annotations
 
@@ -14,19 +14,32 @@ if TYPE_CHECKING:
 _SLOWEST = """
 WITH last AS (
     SELECT max(coalesce(end_ns, start_ns)) AS last_ns FROM span
-), ranked AS (
+), timed AS (
     SELECT
-        *, CASE WHEN $by = 'e2e' OR end_ns IS NULL AND first_token_ns IS NULL
-            THEN coalesce(end_ns, last_ns) ELSE first_token_ns END AS shown_ns
+        *, coalesce(end_ns, last_ns) - start_ns AS e2e_ns,
+        CASE WHEN end_ns IS NULL AND first_token_ns IS NULL THEN last_ns - start_ns ELSE ttft_ns END
+            AS waited_ns
     FROM request CROSS JOIN last
+), ended AS (
+    SELECT request_id, row_number() OVER (ORDER BY e2e_ns DESC, request_id) AS place
+    FROM (
+        SELECT request_id, e2e_ns FROM timed WHERE $by <> 'ttft' AND e2e_ns IS NOT NULL
+        ORDER BY e2e_ns DESC, request_id LIMIT $top
+    )
+), started AS (
+    SELECT request_id, row_number() OVER (ORDER BY waited_ns DESC, request_id) AS place
+    FROM (
+        SELECT request_id, waited_ns FROM timed WHERE $by <> 'e2e' AND waited_ns IS NOT NULL
+        ORDER BY waited_ns DESC, request_id LIMIT $top
+    )
 )
 SELECT
-    request_id, start_ns, end_ns, first_token_ns, ttft_ns, duration_ns, prompt_tokens, output_tokens, gpu_hit_tokens,
-    status, engine, shown_ns - start_ns AS shown_ns, count(*) OVER () AS ranked
-FROM ranked
-WHERE shown_ns IS NOT NULL
-ORDER BY shown_ns - start_ns DESC, request_id
-LIMIT $top
+    request_id, start_ns, end_ns, first_token_ns, ttft_ns, duration_ns, prompt_tokens, output_tokens,
+    gpu_hit_tokens, status, engine, e2e_ns AS shown_ns, ended.place AS e2e_place, started.place AS ttft_place,
+    (SELECT count(*) FROM request) AS ranked
+FROM timed LEFT JOIN ended USING (request_id) LEFT JOIN started USING (request_id)
+WHERE ended.place IS NOT NULL OR started.place IS NOT NULL
+ORDER BY e2e_place NULLS LAST, ttft_place
 """
 """An unfinished request is ranked by how long it had been open when the run's last record was made."""
 
@@ -34,14 +47,8 @@ _OWN = """
 SELECT request_id, op, start_ns, end_ns, reason, outcome, tier_from, tier_to, tokens, bytes, component
 FROM transfer WHERE list_contains($requests, request_id)
 UNION ALL BY NAME
-SELECT request_id, 'queue' AS op, start_ns, end_ns, reason, outcome FROM queue WHERE list_contains($requests, request_id)
-UNION ALL BY NAME
-SELECT request_id, 'lookup' AS op, start_ns, end_ns, reason, outcome, found_tokens AS tokens, component
-FROM lookup WHERE list_contains($requests, request_id)
-UNION ALL BY NAME
-SELECT request_id, 'hold' AS op, start_ns, end_ns, reason FROM hold WHERE list_contains($requests, request_id)
-UNION ALL BY NAME
-SELECT request_id, 'wait' AS op, start_ns, end_ns, reason, component FROM wait WHERE list_contains($requests, request_id)
+SELECT request_id, op, start_ns, end_ns, reason, outcome, found_tokens AS tokens, component
+FROM span WHERE op IN ('queue', 'lookup', 'hold', 'wait') AND list_contains($requests, request_id)
 """
 
 _SHARED = """
@@ -50,31 +57,36 @@ FROM member WHERE op IN ('step', 'wait') AND list_contains($requests, request_id
 """
 
 _LOOKUPS = """
-SELECT request_id, arg_min(found_tokens, start_ns) AS found_tokens, arg_min(requested_tokens, start_ns) AS requested_tokens
+SELECT
+    request_id, arg_min(found_tokens, start_ns) AS found_tokens,
+    arg_min(requested_tokens, start_ns) AS requested_tokens
 FROM lookup WHERE list_contains($requests, request_id) GROUP BY request_id
 """
 
 _MOVED = """
-SELECT
-    request_id, count(*) FILTER (WHERE op = 'load' AND tier_to = 'gpu') AS loads,
-    sum(tokens) FILTER (WHERE op = 'load' AND tier_to = 'gpu')::BIGINT AS loaded_tokens,
-    sum(bytes) FILTER (WHERE op = 'load' AND tier_to = 'gpu')::BIGINT AS loaded_bytes
-FROM transfer WHERE list_contains($requests, request_id) GROUP BY request_id
+SELECT request_id, count(*) AS loads, sum(tokens)::BIGINT AS loaded_tokens, sum(bytes)::BIGINT AS loaded_bytes
+FROM transfer WHERE op = 'load' AND tier_to = 'gpu' AND list_contains($requests, request_id)
+GROUP BY request_id
 """
 
 
 def slowest(run: Run, by: str, top: int) -> pl.DataFrame:
-    """The slowest requests with what the table says about them, slowest first; null means not observed."""
-    first = run.connection().sql(_SLOWEST, params={"by": by, "top": top}).pl()
+    """The requests slowest to the end, to the first token or both, with what the table says about them."""
+    connection = run.connection()
+    found: pl.DataFrame = connection.sql(_SLOWEST, params={"by": by, "top": top}).pl()
+    requests = found["request_id"].to_list()
     for query in (_LOOKUPS, _MOVED):
-        more = run.connection().sql(query, params={"requests": first["request_id"].to_list()}).pl()
-        first = first.join(more, on="request_id", how="left", maintain_order="left")
-    return first
+        more = connection.sql(query, params={"requests": requests}).pl()
+        found = found.join(more, on="request_id", how="left", maintain_order="left")
+    return found
 
 
 def spans(run: Run, requests: Sequence[str]) -> pl.DataFrame:
     """Every operation of these requests, and every step and wait that names them."""
-    import polars as pl  # noqa: PLC0415
+    import polars as pl
 
-    parts = [run.connection().sql(query, params={"requests": list(requests)}).pl() for query in (_OWN, _SHARED)]
-    return pl.concat(parts, how="diagonal_relaxed").sort("request_id", "start_ns", "op", "end_ns", nulls_last=True)
+    connection = run.connection()
+    parts = [connection.sql(query, params={"requests": list(requests)}).pl() for query in (_OWN, _SHARED)]
+    rows: pl.DataFrame = pl.concat(parts, how="diagonal_relaxed")
+    order = ("request_id", "start_ns", "op", "end_ns", "tier_from", "tier_to")
+    return rows.sort(*order, nulls_last=True)

@@ -22,15 +22,20 @@ READING = (
     "Every instant of a window belongs to exactly one class, so the parts of a bar add up to it. "
     "Vivid parts are the cache's doing; grey is compute, and hatched is time nobody recorded."
 )
-NAMES = {"ttft": "to first token", "decode": "of decoding", "e2e": "end to end"}
+_HOVER = (
+    "<b>%{customdata[0]}</b><br>%{customdata[1]}<br>%{customdata[2]} of the window<br>%{customdata[3]}"
+    "<extra></extra>"
+)
+NAMES = {"ttft": "to first token", "decode": "decode", "e2e": "end to end"}
 _NOTHING = (
-    "No request with an arrival and an end is in this run, so there is no window to divide. A front end's request "
-    "spans would fill it (vLLM: --otlp-traces-endpoint)."
+    "No request with an arrival and an end is in this run, so there is no window to divide. A front end's "
+    "request spans would fill it (vLLM: --otlp-traces-endpoint)."
 )
 _UPPER = (
-    "Upper bounds: {windows}. {why}, so nobody knows when they computed: compute reads “not observed”, its time lies "
-    "inside the other parts, each of which is at most what is shown (<=), and there are no quantiles, because a "
-    "quantile of bounds measures nothing. Spans with kvtrace.op = step and their members would make them exact."
+    "{windows}. {why}, so nobody knows when they computed: compute reads “not observed”, its time lies "
+    "inside the other parts, each of which is at most what is shown (<=), and there are no quantiles, because "
+    "a quantile of bounds measures nothing. Spans with kvtrace.op = step and their members would make "
+    "them exact."
 )
 _WHY = {
     False: "No step of the engine was recorded",
@@ -50,12 +55,12 @@ class Exposure:
 
 
 def data(run: Run) -> Exposure:
-    """How much of each window went into each class, over all requests?"""
-    from kvtrace.analyses.exposure import partition  # noqa: PLC0415 - only when asked
+    """How much of each window went into each class, over all requests."""
+    from kvtrace.analyses.exposure import partition
 
     path = partition(run)
     sums, requests = _partition.sums(run, path), _partition.requests(run, path)
-    quantiles = _partition.quantiles(run, path)
+    quantiles = _partition.quantiles(run, path, requests)
     steps = bool(run.connection().sql("SELECT count(*) > 0 AS any FROM step").pl()["any"][0])
     return Exposure(sums, requests, quantiles, steps, None if sums.height else _NOTHING)
 
@@ -66,15 +71,25 @@ def draw(frames: Exposure) -> go.Figure:
         return sentence(frames.empty)
     bars = _bars(frames)
     labels = list(dict.fromkeys(bar["label"] for bar in bars))
-    windows = axis(autorange="reversed", showgrid=False, type="category", categoryorder="array", categoryarray=labels)
+    windows = axis(
+        autorange="reversed", showgrid=False, type="category", categoryorder="array", categoryarray=labels
+    )
     rows = 44 * len(labels)
     gap = 64 / (rows + 32)
-    figure = blank(height=2 * rows + 210, barmode="stack", bargap=0.34, uniformtext={"minsize": 10, "mode": "hide"})
+    figure = blank(
+        height=2 * rows + 210, barmode="stack", bargap=0.34, uniformtext={"minsize": 10, "mode": "hide"}
+    )
     figure.update_layout(
         margin={"r": 30},
         yaxis=windows | {"domain": [0.5 + gap / 4, 1]},
         yaxis2=windows | {"domain": [0, 0.5 - gap / 4], "anchor": "x2"},
-        xaxis=axis("share of the window, over all requests (%)", range=[0, 100.2], anchor="y", ticksuffix=" %", dtick=25),
+        xaxis=axis(
+            "share of the window, over all requests (%)",
+            range=[0, 100.2],
+            anchor="y",
+            ticksuffix=" %",
+            dtick=25,
+        ),
         xaxis2=axis("time, summed over requests (s)", anchor="y2", rangemode="tozero"),
     )
     for name, hop, tint in _keys(bars):
@@ -87,41 +102,54 @@ def _trace(figure: go.Figure, name: str, hop: str | None, tint: str, bars: list[
     """One class in both rows; a class that was nowhere observed stays in the legend, as that."""
     shown = [bar for bar in bars if bar["exposed_ns"] is not None]
     legend = plain(_palette.words(name, hop)) + ("" if shown else f": {NOT_OBSERVED}")
-    marker: dict[str, Any] = {"color": tint, "line": {"width": 0}}
-    if name == "other":
-        marker["pattern"] = _palette.HATCH
-    hover = "<b>%{customdata[0]}</b><br>%{customdata[1]}<br>%{customdata[2]} of the window<br>%{customdata[3]}<extra></extra>"
     for suffix, values in (("", "percent"), ("2", "seconds")):
         figure.add_bar(
-            y=[bar["label"] for bar in shown] or [None], x=[bar[values] for bar in shown] or [None],
-            orientation="h", name=legend, legendgroup=legend, showlegend=not suffix, marker=marker,
-            customdata=[bar["hover"] for bar in shown] or None, hovertemplate=hover,
+            y=[bar["label"] for bar in shown] or [None],
+            x=[bar[values] for bar in shown] or [None],
+            orientation="h",
+            name=legend,
+            legendgroup=legend,
+            showlegend=not suffix,
+            marker=_palette.marker(name, tint),
+            customdata=[bar["hover"] for bar in shown] or None,
+            hovertemplate=_HOVER,
             text=[bar["percent_text" if not suffix else "seconds_text"] for bar in shown] or None,
-            textposition="inside", insidetextanchor="middle", textangle=0, insidetextfont={"size": 11},
-            xaxis=f"x{suffix}", yaxis=f"y{suffix}",
-        )  # fmt: skip
+            textposition="inside",
+            insidetextanchor="middle",
+            textangle=0,
+            insidetextfont={"size": 11},
+            xaxis=f"x{suffix}",
+            yaxis=f"y{suffix}",
+        )
 
 
 def _bars(frames: Exposure) -> list[dict[str, Any]]:
     """One dict a bar part, with everything that is written on it."""
     bars = []
-    counted = {(row["window"], row["bound"]): row["requests"] for row in frames.requests.iter_rows(named=True)}
+    counted = {
+        (row["window"], row["bound"]): row["requests"] for row in frames.requests.iter_rows(named=True)
+    }
     for row in _ordered(frames.sums).iter_rows(named=True):
         window, bound, spent = row["window"], row["bound"], row["exposed_ns"]
-        label = f"{NAMES.get(window, window)}<br><span style='font-size:11px'>{many(counted[window, bound], 'request')}"
-        label += ", upper bound</span>" if bound == "upper" else "</span>"
+        whose = many(counted[window, bound], "request") + (", upper bound" if bound == "upper" else "")
+        label = f"{NAMES.get(window, window)}<br><span style='font-size:11px'>{whose}</span>"
         percent, text = share(spent, row["window_ns"]), duration(spent)
-        bars.append(row | {
-            "label": label,
-            "percent": None if spent is None or not row["window_ns"] else 100 * spent / row["window_ns"],
-            "seconds": None if spent is None else spent / 1e9,
-            "percent_text": plain(bounded(percent, bound)),
-            "seconds_text": plain(bounded(text, bound)),
-            "hover": [
-                plain(_palette.words(row["class"], row["hop"])), plain(bounded(text, bound)),
-                plain(bounded(percent, bound)), plain(f"active for {duration(row['total_ns'])} in all"),
-            ],
-        })  # fmt: skip
+        bars.append(
+            row
+            | {
+                "label": label,
+                "percent": None if spent is None or not row["window_ns"] else 100 * spent / row["window_ns"],
+                "seconds": None if spent is None else spent / 1e9,
+                "percent_text": plain(bounded(percent, bound)),
+                "seconds_text": plain(bounded(text, bound)),
+                "hover": [
+                    plain(_palette.words(row["class"], row["hop"])),
+                    plain(bounded(text, bound)),
+                    plain(bounded(percent, bound)),
+                    plain(f"active for {duration(row['total_ns'])} in all"),
+                ],
+            }
+        )
     return bars
 
 
@@ -134,7 +162,9 @@ def _ordered(sums: pl.DataFrame) -> pl.DataFrame:
 
 def _keys(bars: list[dict[str, Any]]) -> list[tuple[str, str | None, str]]:
     """Every (class, hop) once, in the order of the classes, with its colour."""
-    keys = sorted({(bar["class"], bar["hop"]) for bar in bars}, key=lambda key: (_palette.rank(key[0]), key[1] or ""))
+    keys = sorted(
+        {(bar["class"], bar["hop"]) for bar in bars}, key=lambda key: (_palette.rank(key[0]), key[1] or "")
+    )
     hops = tuple(hop for _, hop in keys if hop is not None)
     return [(name, hop, _palette.color(name, hop, hops)) for name, hop in keys]
 
@@ -145,19 +175,28 @@ def notes(frames: Exposure) -> tuple[str, ...]:
     counted = frames.requests.sort(_partition.window_order(), "bound")
     upper = counted.filter(pl.col("bound") == "upper")
     if upper.height:
-        said.append(_UPPER.format(windows=listed([_counted(row) for row in upper.iter_rows(named=True)]), why=_WHY[frames.steps]))
+        which = listed(
+            [
+                f"{row['requests']:,} {NAMES.get(row['window'], row['window'])}"
+                for row in upper.iter_rows(named=True)
+            ]
+        )
+        windows = (
+            "All of this is upper bounds"
+            if upper.height == counted.height
+            else f"Upper bounds for requests: {which}"
+        )
+        said.append(_UPPER.format(windows=windows, why=_WHY[frames.steps]))
     unfinished = counted.filter(pl.col("censored") > 0)
     if unfinished.height:
-        names = listed([
-            f"{row['censored']:,} of {many(row['requests'], 'window')} {NAMES.get(row['window'], row['window'])}"
-            for row in unfinished.iter_rows(named=True)
-        ])
-        said.append(f"Censored, because no first token or no end was seen: {names}. They are in the sums and in no quantile.")
+        names = listed(
+            [
+                f"{row['censored']:,} of {row['requests']:,} {NAMES.get(row['window'], row['window'])}"
+                for row in unfinished.iter_rows(named=True)
+            ]
+        )
+        said.append(f"Censored, because no first token or no end was seen: {names}. They are in no quantile.")
     return tuple(said)
-
-
-def _counted(row: dict[str, Any]) -> str:
-    return f"{many(row['requests'], 'window')} {NAMES.get(row['window'], row['window'])}"
 
 
 def table(frames: Exposure) -> Table | None:
@@ -180,7 +219,11 @@ def table(frames: Exposure) -> Table | None:
         rows.append(tuple(cells))
     head = ("window", "class", "waited, all requests", "share of window")
     quantiles = ("p50 a request", "p90", "p99") if exact else ()
-    caption = "Quantiles are over finished requests whose bound is exact; a load's are over all its hops." if exact else ""
+    caption = (
+        "Quantiles are over finished requests whose bound is exact; a load's are over all its hops."
+        if exact
+        else ""
+    )
     return Table(head + quantiles, tuple(rows), caption, names=2)
 
 

@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from kvtrace.run import Run
 
 TITLE = "How much of what was asked for did lookups find?"
-READING = "Each bubble is all lookups with the same question and answer. On the diagonal everything was found, on the floor nothing."
+READING = (
+    "Each bubble is all lookups with the same question and answer. On the diagonal everything was found, on "
+    "the floor nothing."
+)
 MOST_POINTS = 1500
+_HOVER = "<b>%{customdata[0]}</b><br>found %{y:,} of %{x:,} tokens<br>median %{customdata[1]}<extra></extra>"
 _NOTHING = (
     "No lookup outside the GPU was recorded. The cache's own spans would fill this (LMCache: lmcache server "
     "--enable-tracing --otlp-endpoint), or any span with kvtrace.op = lookup."
@@ -60,7 +64,7 @@ class Lookups:
 
 
 def data(run: Run) -> Lookups:
-    """What did lookups ask for, and what did they find?"""
+    """What lookups asked for, and what they found."""
     outcomes = run.connection().sql(_OUTCOMES).pl()
     step, cells = 1, run.connection().sql(_CELLS, params={"step": 1}).pl()
     while cells.height > MOST_POINTS:
@@ -70,9 +74,7 @@ def data(run: Run) -> Lookups:
 
 
 def draw(frames: Lookups) -> go.Figure:
-    """Bubbles by outcome, area by the number of lookups, and the diagonal."""
-    import numpy as np  # noqa: PLC0415
-
+    """Bubbles by outcome, and the diagonal."""
     if frames.empty:
         return sentence(frames.empty)
     if not frames.cells.height:
@@ -82,35 +84,57 @@ def draw(frames: Lookups) -> go.Figure:
     room = [-0.04 * largest, 1.06 * largest]
     figure = blank(height=430)
     figure.update_layout(
-        xaxis=axis("tokens asked for", range=room), yaxis=axis("tokens found", range=room),
+        xaxis=axis("tokens asked for", range=room),
+        yaxis=axis("tokens found", range=room),
         legend={"itemsizing": "constant"},
-    )  # fmt: skip
+    )
     figure.add_scatter(
-        x=[0, largest], y=[0, largest], mode="lines", name="everything found", hoverinfo="skip",
+        x=[0, largest],
+        y=[0, largest],
+        mode="lines",
+        name="everything found",
+        hoverinfo="skip",
         line={"dash": "dot", "width": 1.5, "color": "#8b93a1"},
-    )  # fmt: skip
-    biggest = max(cells["lookups"].to_list())
+    )
     order = list(_palette.OUTCOMES)
-    for outcome in sorted(set(cells["outcome"].to_list()), key=lambda name: (order.index(name or "unknown"), name is None)):
-        mine = cells.filter(pl.col("outcome").eq_missing(outcome))
-        figure.add_scatter(
-            x=mine["requested_tokens"].to_numpy(), y=mine["found_tokens"].to_numpy(), mode="markers",
-            name=plain(outcome or "outcome not observed"),
-            marker={
-                "color": _palette.OUTCOMES[outcome or "unknown"], "opacity": 0.78, "line": {"width": 0},
-                "size": 7 + 33 * np.sqrt((mine["lookups"].to_numpy() - 1) / max(1, biggest - 1)),
-            },
-            customdata=[[many(row[0], "lookup"), duration(row[1])] for row in mine.select("lookups", "median_ns").iter_rows()],
-            hovertemplate="<b>%{customdata[0]}</b><br>found %{y:,} of %{x:,} tokens<br>median %{customdata[1]}<extra></extra>",
-        )  # fmt: skip
+    outcomes = set(cells["outcome"].to_list())
+    for outcome in sorted(outcomes, key=lambda name: (order.index(name or "unknown"), name is None)):
+        _bubbles(
+            figure, cells.filter(pl.col("outcome").eq_missing(outcome)), outcome, cells["lookups"].to_list()
+        )
     return figure
+
+
+def _bubbles(figure: go.Figure, cells: pl.DataFrame, outcome: str | None, lookups: list[int]) -> None:
+    """The bubbles of one outcome; their area grows with the number of lookups."""
+    import numpy as np
+
+    grown = (cells["lookups"].to_numpy() - 1) / max(1, max(lookups) - 1)
+    figure.add_scatter(
+        x=cells["requested_tokens"].to_numpy(),
+        y=cells["found_tokens"].to_numpy(),
+        mode="markers",
+        cliponaxis=False,
+        name=plain(outcome or "outcome not observed"),
+        marker={
+            "color": _palette.OUTCOMES[outcome or "unknown"],
+            "opacity": 0.78,
+            "line": {"width": 0},
+            "size": 7 + 33 * np.sqrt(grown),
+        },
+        customdata=[
+            [many(number, "lookup"), duration(ns)]
+            for number, ns in cells.select("lookups", "median_ns").iter_rows()
+        ],
+        hovertemplate=_HOVER,
+    )
 
 
 def notes(frames: Lookups) -> tuple[str, ...]:
     """What the picture rounds, and what it cannot show."""
     said = []
     if frames.step > 1:
-        said.append(f"Many different answers: asked and found are rounded down to multiples of {frames.step:,} tokens.")
+        said.append(f"Many different answers: both are rounded down to multiples of {frames.step:,} tokens.")
     missing = frames.outcomes.select(pl.col("found_unknown", "requested_unknown").sum())
     for column, words in (("found_unknown", "what was found"), ("requested_unknown", "what was asked for")):
         number = int(missing[column][0]) if frames.outcomes.height else 0
@@ -126,9 +150,15 @@ def table(frames: Lookups) -> Table | None:
     rows = []
     for row in frames.outcomes.head(20).iter_rows(named=True):
         name = visible(row["outcome"]) + (f": {visible(row['reason'])}" if row["reason"] else "")
-        rows.append((
-            name, count(row["lookups"]), count(row["requested_tokens"]), count(row["found_tokens"]),
-            share(row["found_tokens"], row["answered_tokens"]), duration(row["median_ns"]),
-        ))  # fmt: skip
+        rows.append(
+            (
+                name,
+                count(row["lookups"]),
+                count(row["requested_tokens"]),
+                count(row["found_tokens"]),
+                share(row["found_tokens"], row["answered_tokens"]),
+                duration(row["median_ns"]),
+            )
+        )
     head = ("outcome", "lookups", "tokens asked for", "tokens found", "found of asked", "median time")
     return Table(head, tuple(rows))

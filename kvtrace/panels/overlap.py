@@ -11,7 +11,7 @@ import polars as pl
 from kvtrace.errors import UsageError
 from kvtrace.panels import _palette, _partition
 from kvtrace.panels._layout import axis, blank, sentence
-from kvtrace.panels._text import NOT_OBSERVED, bounded, duration, many, plain, share
+from kvtrace.panels._text import NOT_OBSERVED, bounded, duration, plain, share
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 TITLE = "How much of each transfer was hidden, and behind what?"
 READING = (
-    "A bar is all the time a transfer was active. Its vivid part, in the class's colour, is what requests waited for; "
-    "the muted parts were hidden and cost nothing."
+    "A bar is all the time a transfer was active. Its vivid part, in the class's colour, is what requests "
+    "waited for; the muted parts were hidden and cost nothing."
 )
+_HOVER = "<b>%{customdata[0]}</b><br>%{customdata[1]}<br>%{customdata[2]} of its time<extra></extra>"
 HIDDEN = {
     "hidden_by_compute_ns": ("hidden behind compute", "#7c8aa0"),
     "hidden_by_wait_ns": ("counted as an engine's wait", "#b98a6b"),
@@ -46,19 +47,19 @@ class Overlap:
 
 
 def data(run: Run, *, window: str = "e2e") -> Overlap:
-    """Of the time that each kind of transfer was active, how much was waited for?
+    """How much of the time that each kind of transfer was active was waited for.
 
     Raises:
         UsageError: no such window.
     """
-    from kvtrace.analyses.exposure import partition  # noqa: PLC0415 - only when asked
+    from kvtrace.analyses.exposure import partition
 
     if window not in _partition.WINDOWS:
         raise UsageError(f"overlap: no window {window}; there are {', '.join(_partition.WINDOWS)}.")
     sums = _partition.sums(run, partition(run))
     kept = sums.filter(
         pl.col("window") == window, pl.col("class").is_in(_palette.TRANSFER), pl.col("total_ns") > 0
-    )  # fmt: skip
+    )
     return Overlap(kept, window, None if kept.height else _NOTHING)
 
 
@@ -66,9 +67,14 @@ def draw(frames: Overlap) -> go.Figure:
     """One bar a class and hop: first what was waited for, then what was hidden."""
     if frames.empty:
         return sentence(frames.empty)
-    rows = sorted(frames.sums.iter_rows(named=True), key=lambda row: (_palette.rank(row["class"]), row["hop"] or "", row["bound"]))
+    rows = sorted(
+        frames.sums.iter_rows(named=True),
+        key=lambda row: (_palette.rank(row["class"]), row["hop"] or "", row["bound"]),
+    )
     labels = [_label(row, mixed=len({row["bound"] for row in rows}) > 1) for row in rows]
-    figure = blank(height=36 * len(rows) + 140, barmode="stack", bargap=0.36, uniformtext={"minsize": 10, "mode": "hide"})
+    figure = blank(
+        height=36 * len(rows) + 140, barmode="stack", bargap=0.36, uniformtext={"minsize": 10, "mode": "hide"}
+    )
     figure.update_layout(
         xaxis=axis("time, summed over requests (ms)", rangemode="tozero"),
         yaxis=axis(autorange="reversed", showgrid=False, type="category"),
@@ -86,24 +92,31 @@ def _part(
     figure: go.Figure, name: str, tints: list[str], rows: list[dict[str, Any]], labels: list[str], column: str
 ) -> None:
     """One part of every bar; where it was not observed there is no bar, and the legend says so."""
-    seen = [(label, row, tint) for label, row, tint in zip(labels, rows, tints, strict=True) if row[column] is not None]
-    texts = [bounded(duration(row[column]), _bound(row, column)) for _, row, _ in seen]
-    shares = [bounded(share(row[column], row["total_ns"]), _bound(row, column)) for _, row, _ in seen]
+    seen = [
+        (label, row, tint)
+        for label, row, tint in zip(labels, rows, tints, strict=True)
+        if row[column] is not None
+    ]
+    texts = [bounded(duration(row[column]), row["bound"]) for _, row, _ in seen]
+    shares = [bounded(share(row[column], row["total_ns"]), row["bound"]) for _, row, _ in seen]
+    nothing: list[Any] = [None]
     one = tints[0] if len(set(tints)) == 1 else None
     figure.add_bar(
-        y=[label for label, *_ in seen] or [None], x=[row[column] / 1e6 for _, row, _ in seen] or [None],
-        name=plain(name) + ("" if seen else f": {NOT_OBSERVED}"), orientation="h",
-        marker={"color": one or [tint for *_, tint in seen], "line": {"width": 0}}, showlegend=column != "exposed_ns",
-        text=[plain(text) for text in shares] or None, textposition="inside", insidetextanchor="middle",
-        textangle=0, insidetextfont={"size": 11},
-        customdata=[[plain(name), plain(text), plain(part)] for text, part in zip(texts, shares, strict=True)] or None,
-        hovertemplate="<b>%{customdata[0]}</b><br>%{customdata[1]}<br>%{customdata[2]} of its active time<extra></extra>",
-    )  # fmt: skip
-
-
-def _bound(row: dict[str, Any], column: str) -> str:
-    """Only the exposed part of an upper bound is one; what other records hid is a lower bound's matter."""
-    return str(row["bound"]) if column == "exposed_ns" else "exact"
+        y=[label for label, *_ in seen] or nothing,
+        x=[row[column] / 1e6 for _, row, _ in seen] or nothing,
+        name=plain(name) + ("" if seen else f": {NOT_OBSERVED}"),
+        orientation="h",
+        marker={"color": one or [tint for *_, tint in seen], "line": {"width": 0}},
+        showlegend=column != "exposed_ns",
+        text=[plain(text) for text in shares] or None,
+        textposition="inside",
+        insidetextanchor="middle",
+        textangle=0,
+        insidetextfont={"size": 11},
+        customdata=[[plain(name), plain(text), plain(part)] for text, part in zip(texts, shares, strict=True)]
+        or None,
+        hovertemplate=_HOVER,
+    )
 
 
 def _label(row: dict[str, Any], *, mixed: bool) -> str:
@@ -117,11 +130,13 @@ def notes(frames: Overlap) -> tuple[str, ...]:
     said = []
     if (frames.sums["bound"] == "upper").any():
         said.append(
-            "Upper bounds: without steps nobody knows what compute hid, so “waited for” is at most what is shown (<=) "
-            "and “hidden behind compute” is not observed."
+            "Upper bounds: without steps nobody knows what compute hid, so every part is at most what is "
+            "shown (<=) and “hidden behind compute” is not observed."
         )
     still = frames.sums.filter(pl.col("open_ns") > 0)
     if still.height:
         total = int(still["open_ns"].sum())
-        said.append(f"{duration(total)} of it belongs to {many(still.height, 'kind')} of transfers whose end was never seen.")
+        said.append(
+            f"{duration(total)} of it are transfers whose end was never seen: they count to the window's end."
+        )
     return tuple(said)

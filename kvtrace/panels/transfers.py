@@ -11,7 +11,7 @@ from kvtrace.errors import UsageError
 from kvtrace.panels import _palette
 from kvtrace.panels._card import Table
 from kvtrace.panels._layout import axis, blank, sentence
-from kvtrace.panels._text import NOT_OBSERVED, count, duration, many, plain, size, visible
+from kvtrace.panels._text import NONE, NOT_OBSERVED, count, duration, many, plain, size, visible
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -19,46 +19,62 @@ if TYPE_CHECKING:
     from kvtrace.run import Run
 
 TITLE = "What moved between the tiers, and when?"
-READING = "One lane a path. A bar is one transfer from start to end; a cross is a store that stored nothing, a triangle one whose end nobody saw."
+READING = (
+    "One lane a path. A bar is one transfer from start to end; a cross is a store that stored nothing, a "
+    "triangle one whose end nobody saw."
+)
 _NOTHING = (
-    "No load or store was recorded. The cache's own spans would fill this (LMCache: lmcache server --enable-tracing "
-    "--otlp-endpoint), or any span with kvtrace.op = load or store."
+    "No load or store was recorded. The cache's own spans would fill this (LMCache: lmcache server "
+    "--enable-tracing --otlp-endpoint), or any span with kvtrace.op = load or store."
 )
 
+_HOVER = "<b>%{customdata[0]}</b><br>%{customdata[1]}<br>%{customdata[2]}<extra></extra>"
+
 _SAMPLE = """
-WITH moved AS (
-    SELECT op, tier_from, tier_to, request_id, start_ns, end_ns, tokens, bytes, outcome, reason, component, span_id
+WITH moved AS MATERIALIZED (
+    SELECT
+        op, tier_from, tier_to, request_id, start_ns, end_ns,
+        tokens, bytes, outcome, reason, component, span_id
     FROM transfer
     UNION ALL
     SELECT
-        'drop', coalesce(tier_from, 'unknown'), coalesce(tier_to, 'unknown'), request_id, start_ns, end_ns, tokens, bytes,
-        outcome, reason, component, span_id
+        'drop', coalesce(tier_from, 'unknown'), coalesce(tier_to, 'unknown'), request_id, start_ns, end_ns,
+        tokens, bytes, outcome, reason, component, span_id
     FROM span WHERE op = 'drop'
-), placed AS (
-    SELECT
-        *, count(*) OVER () AS everything,
-        row_number() OVER (ORDER BY bytes DESC NULLS LAST, start_ns, request_id, span_id) AS by_size,
-        row_number() OVER (ORDER BY end_ns - start_ns DESC NULLS FIRST, start_ns, request_id, span_id) AS by_time,
-        row_number() OVER (ORDER BY start_ns, request_id, span_id, op, tier_from, tier_to, end_ns) AS in_order
-    FROM moved
+), number AS (
+    SELECT count(*) <= $most AS few FROM moved
+), largest AS (
+    SELECT * FROM moved WHERE bytes IS NOT NULL
+    ORDER BY bytes DESC, start_ns, request_id, span_id, op, tier_from, tier_to, end_ns LIMIT $most // 4
+), longest AS (
+    SELECT * FROM moved
+    ORDER BY end_ns - start_ns DESC NULLS FIRST, start_ns, request_id, span_id, op, tier_from, tier_to
+    LIMIT $most // 4
+), spread AS (
+    SELECT * FROM moved
+    ORDER BY md5_number_lower(concat_ws('|', request_id, start_ns, span_id, op, tier_from, tier_to)), end_ns
+    LIMIT $most // 2
 )
-SELECT * EXCLUDE (by_size, by_time, in_order)
-FROM placed
-WHERE everything <= $most OR by_size <= $most // 4 OR by_time <= $most // 4
-    OR in_order % ceil(everything / ($most // 2))::BIGINT = 0
+SELECT * FROM moved WHERE (SELECT few FROM number)
+UNION ALL
+SELECT * FROM (SELECT * FROM largest UNION SELECT * FROM longest UNION SELECT * FROM spread)
+WHERE NOT (SELECT few FROM number)
 ORDER BY start_ns, request_id, span_id, op, tier_from, tier_to, end_ns
 """
 
 _PATHS = """
 SELECT
-    op, tier_from, tier_to, count(*) AS transfers, sum(tokens)::BIGINT AS tokens, sum(bytes)::BIGINT AS bytes,
+    op, tier_from, tier_to, count(*) AS transfers,
+    sum(tokens)::BIGINT AS tokens, sum(bytes)::BIGINT AS bytes,
     count(*) FILTER (WHERE bytes IS NULL) AS bytes_unknown, count(*) FILTER (WHERE end_ns IS NULL) AS open,
     median(end_ns - start_ns)::BIGINT AS median_ns, max(end_ns - start_ns) AS longest_ns,
-    count(*) FILTER (WHERE outcome NOT IN ('ok')) AS not_ok
+    count(*) FILTER (WHERE outcome <> 'ok') AS not_ok
 FROM (
     SELECT op, tier_from, tier_to, start_ns, end_ns, tokens, bytes, outcome FROM transfer
     UNION ALL
-    SELECT 'drop', coalesce(tier_from, 'unknown'), coalesce(tier_to, 'unknown'), start_ns, end_ns, tokens, bytes, NULL
+    SELECT
+        'drop', coalesce(tier_from, 'unknown'), coalesce(tier_to, 'unknown'), start_ns, end_ns,
+        tokens, bytes, NULL
     FROM span WHERE op = 'drop'
 )
 GROUP BY op, tier_from, tier_to
@@ -90,7 +106,10 @@ def data(run: Run, *, most: int = 2000) -> Transfers:
     paths = connection.sql(_PATHS).pl()
     sample = connection.sql(_SAMPLE, params={"most": most}).pl()
     first = connection.sql("SELECT min(start_ns) AS ns FROM span WHERE op IS NOT NULL").pl()["ns"][0]
-    rank = [pl.col(column).replace_strict(dict(zip(_TIERS, range(6), strict=True)), default=6) for column in ("tier_from", "tier_to")]
+    rank = [
+        pl.col(column).replace_strict(dict(zip(_TIERS, range(6), strict=True)), default=6)
+        for column in ("tier_from", "tier_to")
+    ]
     op = pl.col("op").replace_strict({"load": 0, "store": 1, "drop": 2}, default=3)
     return Transfers(sample, paths.sort(op, *rank), first, most, None if paths.height else _NOTHING)
 
@@ -104,14 +123,19 @@ def draw(frames: Transfers) -> go.Figure:
     figure.update_layout(
         xaxis=axis("seconds after the run's first record"),
         yaxis=axis(
-            tickvals=list(range(len(paths))), ticktext=[plain(_lane(*path)) for path in paths],
-            range=[len(paths) - 0.4, -0.6], showgrid=False, fixedrange=True,
+            tickvals=list(range(len(paths))),
+            ticktext=[plain(_lane(*path)) for path in paths],
+            range=[len(paths) - 0.4, -0.6],
+            showgrid=False,
+            fixedrange=True,
         ),
-    )  # fmt: skip
+    )
     hops = tuple(sorted({f"{start}->{end}" for op, start, end in paths if op == "load"}))
     shown: set[str] = set()
     for lane, (op, start, end) in enumerate(paths):
-        mine = frames.sample.filter(pl.col("op") == op, pl.col("tier_from") == start, pl.col("tier_to") == end)
+        mine = frames.sample.filter(
+            pl.col("op") == op, pl.col("tier_from") == start, pl.col("tier_to") == end
+        )
         tint = _palette.color("load", f"{start}->{end}", hops) if op == "load" else _palette.COLORS["store"]
         _trace(figure, mine, lane, op, tint, frames.start_ns or 0, shown)
     return figure
@@ -123,35 +147,47 @@ def _lane(op: str, start: str, end: str) -> str:
     return f"{op} {start} → {end}"
 
 
-def _trace(figure: go.Figure, rows: pl.DataFrame, lane: int, op: str, tint: str, zero: int, shown: set[str]) -> None:
-    """Bars of one path; failed ones in red, those without an end and drops as marks at their start."""
-    import numpy as np  # noqa: PLC0415
-
+def _trace(
+    figure: go.Figure, rows: pl.DataFrame, lane: int, op: str, tint: str, zero: int, shown: set[str]
+) -> None:
+    """Bars of one path; failed ones in their own colour; drops and what has no end as marks."""
     bad = pl.col("outcome").is_in(["failed", "timeout", "cancelled"]).fill_null(value=False)
-    ended = rows.filter(pl.col("end_ns").is_not_null()) if op != "drop" else rows.clear()
-    hover = "<b>%{customdata[0]}</b><br>%{customdata[1]}<br>%{customdata[2]}<extra></extra>"
-    for name, some, hue in ((op, ended.filter(~bad), tint), ("failed", ended.filter(bad), _palette.OUTCOMES["failed"])):
-        if not some.height:
-            continue
-        figure.add_bar(
-            orientation="h", y=np.full(some.height, lane), width=0.62, name=name, legendgroup=name,
-            showlegend=name not in shown, base=(some["start_ns"].to_numpy() - zero) / 1e9,
-            x=(some["end_ns"] - some["start_ns"]).to_numpy() / 1e9,
-            marker={"color": hue, "opacity": 0.72, "line": {"width": 0.8, "color": hue}},
-            customdata=[_hover(row) for row in some.iter_rows(named=True)], hovertemplate=hover,
-        )  # fmt: skip
-        shown.add(name)
-    marks = rows if op == "drop" else rows.filter(pl.col("end_ns").is_null())
+    ended = rows.filter(pl.col("end_ns").is_not_null(), pl.lit(op != "drop"))
+    failed = _palette.OUTCOMES["failed"]
+    for name, some, hue in ((op, ended.filter(~bad), tint), ("failed", ended.filter(bad), failed)):
+        if some.height:
+            figure.add_bar(
+                orientation="h",
+                width=0.62,
+                base=(some["start_ns"].to_numpy() - zero) / 1e9,
+                x=(some["end_ns"] - some["start_ns"]).to_numpy() / 1e9,
+                marker={"color": hue, "opacity": 0.72, "line": {"width": 0.8, "color": hue}},
+                **_common(some, lane, name, shown),
+            )
+    marks = rows.filter(pl.col("end_ns").is_null() | pl.lit(op == "drop"))
     if marks.height:
-        name = "stored nothing (drop)" if op == "drop" else "end not observed"
-        symbol = "x-thin" if op == "drop" else "triangle-right"
+        dropped = op == "drop"
+        symbol = "x-thin" if dropped else "triangle-right"
         figure.add_scatter(
-            mode="markers", name=name, legendgroup=name, showlegend=name not in shown, y=np.full(marks.height, lane),
+            mode="markers",
             x=(marks["start_ns"].to_numpy() - zero) / 1e9,
-            marker={"symbol": symbol, "size": 10, "color": "#d55e00", "line": {"width": 2, "color": "#d55e00"}},
-            customdata=[_hover(row) for row in marks.iter_rows(named=True)], hovertemplate=hover,
-        )  # fmt: skip
-        shown.add(name)
+            marker={"symbol": symbol, "size": 10, "color": failed, "line": {"width": 2, "color": failed}},
+            **_common(marks, lane, "stored nothing (drop)" if dropped else "end not observed", shown),
+        )
+
+
+def _common(rows: pl.DataFrame, lane: int, name: str, shown: set[str]) -> dict[str, Any]:
+    """What bars and marks share; every name is once in the legend."""
+    first = name not in shown
+    shown.add(name)
+    return {
+        "y": [lane] * rows.height,
+        "name": name,
+        "legendgroup": name,
+        "showlegend": first,
+        "customdata": [_hover(row) for row in rows.iter_rows(named=True)],
+        "hovertemplate": _HOVER,
+    }
 
 
 def _hover(row: dict[str, Any]) -> list[str]:
@@ -161,11 +197,16 @@ def _hover(row: dict[str, Any]) -> list[str]:
         f"bytes {NOT_OBSERVED}" if row["bytes"] is None else size(row["bytes"]),
         f"end {NOT_OBSERVED}" if took is None else duration(took),
     ]
-    because = [row["outcome"] and f"outcome {row['outcome']}", row["reason"] and f"reason {row['reason']}", row["component"]]
+    because = [
+        row["outcome"] and f"outcome {row['outcome']}",
+        row["reason"] and f"reason {row['reason']}",
+        row["component"],
+    ]
     return [
         plain(row["request_id"], 64) if row["request_id"] is not None else "request not observed",
-        plain(", ".join(facts)), plain(", ".join(filter(None, because)) or f"outcome {NOT_OBSERVED}", 160),
-    ]  # fmt: skip
+        plain(", ".join(facts)),
+        plain(", ".join(filter(None, because)) or f"outcome {NOT_OBSERVED}", 160),
+    ]
 
 
 def notes(frames: Transfers) -> tuple[str, ...]:
@@ -176,9 +217,9 @@ def notes(frames: Transfers) -> tuple[str, ...]:
     said = []
     if drawn < total:
         said.append(
-            f"Sampled: {drawn:,} of {total:,} are drawn (limit {frames.most:,}): the {frames.most // 4:,} largest, the "
-            f"{frames.most // 4:,} longest or without an end, and every {-(-total // (frames.most // 2)):,}th of all in order of time. "
-            "The table counts all of them."
+            f"Sampled: {drawn:,} of {total:,} are drawn (limit {frames.most:,}): the {frames.most // 4:,} "
+            f"largest, the {frames.most // 4:,} longest or without an end, and {frames.most // 2:,} of all, "
+            "chosen by a hash. The table counts all of them."
         )
     return tuple(said)
 
@@ -192,10 +233,17 @@ def table(frames: Transfers) -> Table | None:
         moved = size(row["bytes"])
         if row["bytes"] is not None and row["bytes_unknown"]:
             moved += f" ({row['bytes_unknown']:,} without)"
-        rows.append((
-            visible(_lane(row["op"], row["tier_from"], row["tier_to"])), count(row["transfers"]), count(row["tokens"]), moved,
-            duration(row["median_ns"]), duration(row["longest_ns"]), "–" if row["op"] == "drop" else count(row["open"]),
-            "–" if row["op"] == "drop" else count(row["not_ok"]),
-        ))  # fmt: skip
+        rows.append(
+            (
+                visible(_lane(row["op"], row["tier_from"], row["tier_to"])),
+                count(row["transfers"]),
+                count(row["tokens"]),
+                moved,
+                duration(row["median_ns"]),
+                duration(row["longest_ns"]),
+                NONE if row["op"] == "drop" else count(row["open"]),
+                NONE if row["op"] == "drop" else count(row["not_ok"]),
+            )
+        )
     head = ("path", "transfers", "tokens", "bytes", "median time", "longest", "end not seen", "not ok")
     return Table(head, tuple(rows), "Tokens and bytes are sums of what was recorded; GiB is 2^30.")

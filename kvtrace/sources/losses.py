@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+JOIN = "import"
+"""Source of the losses that only a join of all inputs shows; they are found anew whenever inputs are joined."""
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:

@@ -59,8 +59,8 @@ def body(rng: random.Random, first: int) -> bytes:
             trace = rng.randbytes(16)
         start = 1_795_963_408_160_979_193 + number * 1_000
         span = scope.spans.add(
-            trace_id=trace, span_id=rng.randbytes(8), parent_span_id=rng.randbytes(8), name="retrieve", kind=1,
-            start_time_unix_nano=start, end_time_unix_nano=start + rng.randrange(10**7),
+            trace_id=trace, span_id=rng.randbytes(8), parent_span_id=rng.randbytes(8), name="retrieve",
+            kind=1, start_time_unix_nano=start, end_time_unix_nano=start + rng.randrange(10**7),
         )  # fmt: skip
         for key, member, value in attributes(rng, number):
             setattr(span.attributes.add(key=key).value, member, value)
@@ -82,9 +82,11 @@ def as_json(payload: bytes) -> bytes:
     group = message.resource_spans[0]
     spans = [
         {
-            "traceId": span.trace_id.hex(), "spanId": span.span_id.hex(), "parentSpanId": span.parent_span_id.hex(),
+            "traceId": span.trace_id.hex(), "spanId": span.span_id.hex(),
+            "parentSpanId": span.parent_span_id.hex(),
             "name": span.name, "kind": 1, "startTimeUnixNano": str(span.start_time_unix_nano),
-            "endTimeUnixNano": str(span.end_time_unix_nano), "attributes": pairs(span.attributes), "status": {},
+            "endTimeUnixNano": str(span.end_time_unix_nano),
+            "attributes": pairs(span.attributes), "status": {},
         }
         for span in group.scope_spans[0].spans
     ]  # fmt: skip
@@ -128,7 +130,8 @@ SPAN = (
     "STRUCT(traceId VARCHAR, spanId VARCHAR, parentSpanId VARCHAR, name VARCHAR, startTimeUnixNano UBIGINT, "
     f"endTimeUnixNano UBIGINT, attributes {PAIRS}, status STRUCT(code INTEGER, message VARCHAR))"
 )
-GROUPS = f"STRUCT(resource STRUCT(attributes {PAIRS}), scopeSpans STRUCT(scope STRUCT(name VARCHAR), spans {SPAN}[])[])[]"
+SCOPES = f"STRUCT(scope STRUCT(name VARCHAR), spans {SPAN}[])[]"
+GROUPS = f"STRUCT(resource STRUCT(attributes {PAIRS}), scopeSpans {SCOPES})[]"
 SQL = """
     CREATE TEMP TABLE span AS
     WITH g AS (SELECT unnest(resourceSpans) AS r FROM read_json($path, format = 'newline_delimited',

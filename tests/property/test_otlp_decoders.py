@@ -6,7 +6,7 @@ import base64
 import json
 import math
 from dataclasses import dataclass
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st

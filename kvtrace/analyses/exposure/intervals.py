@@ -40,11 +40,16 @@ SELECT
     min({'at': start_ns, 'ended': end_ns}) FILTER (output_tokens > 0 AND end_ns IS NOT NULL) AS first_output
 FROM member WHERE op = 'step' AND (end_ns IS NULL OR end_ns >= start_ns) GROUP BY request_id;
 CREATE TEMP TABLE asked AS
+WITH own AS (
+    SELECT start_ns, engine, request_id, members FROM span
+    WHERE op IN ('queue', 'lookup') AND observer = 'scheduler' AND engine IS NOT NULL
+      AND (end_ns IS NULL OR end_ns >= start_ns)
+), named AS (
+    SELECT start_ns, engine, request_id FROM own
+    UNION ALL SELECT start_ns, engine, unnest(list_transform(members, lambda m: m.request_id)) FROM own
+)
 SELECT request_id, min({'at': start_ns, 'engine': engine}) AS first_row
-FROM span
-WHERE op IN ('queue', 'lookup') AND observer = 'scheduler' AND engine IS NOT NULL AND request_id IS NOT NULL
-  AND (end_ns IS NULL OR end_ns >= start_ns)
-GROUP BY request_id;
+FROM named WHERE request_id IS NOT NULL GROUP BY request_id;
 """
 
 _LOSSES = """

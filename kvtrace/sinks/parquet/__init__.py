@@ -2,7 +2,8 @@
 
     arrow.py     the words as Arrow schemas
     writer.py    one finished file at a time: written as *.tmp, encoded for size, renamed into place
-    compact.py   staged files -> few sorted ones: duplicates once, ids resolved, bucketed by request
+    sorting.py   span rows -> few files sorted by request and start, in bounded memory
+    compact.py   many files of a run -> few
 """
 
 from __future__ import annotations

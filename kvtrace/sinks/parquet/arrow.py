@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from kvtrace import schema
 from kvtrace.schema.tables import MEMBER, TABLES
+from kvtrace.schema.vocabulary import CLOSED
 
 _SCALARS = {
     "string": pa.string(),
@@ -35,13 +36,28 @@ def arrow_schema(table: str) -> pa.Schema:
     return pa.schema(fields, metadata={"kvtrace.table": table, "kvtrace.schema": str(schema.VERSION)})
 
 
+WORDS = frozenset(CLOSED) | {"run_id", "name", "reason", "component", "engine", "process", "device", "stream"}
+"""Text columns of `span` with few values: kept dictionary-encoded in memory, plain text on disk."""
+
+
+@cache
+def memory_schema(table: str) -> pa.Schema:
+    """The schema of a table as its rows are held: WORDS of `span` are dictionaries."""
+    found = arrow_schema(table)
+    if table != "span":
+        return found
+    kind = pa.dictionary(pa.int32(), pa.string())
+    fields = [pa.field(field.name, kind) if field.name in WORDS else field for field in found]
+    return pa.schema(fields, metadata=found.metadata)
+
+
 def conform(data: pa.Table, table: str) -> pa.Table:
-    """Bring a table into its schema: columns in order, missing ones null.
+    """Bring a table into its schema in memory: columns in order, missing ones null.
 
     Raises:
         ValueError: a column that the schema does not have (a mistake of ours, never of the input).
     """
-    target = arrow_schema(table)
+    target = memory_schema(table)
     unknown = set(data.column_names) - set(target.names)
     if unknown:
         raise ValueError(f"{table} has no column {', '.join(sorted(unknown))}")
@@ -51,3 +67,20 @@ def conform(data: pa.Table, table: str) -> pa.Table:
         for field in target
     ]
     return pa.Table.from_arrays(columns, schema=target)
+
+
+def together(parts: list[pa.Table], schema: pa.Schema) -> pa.Table:
+    """Tables of different columns as one, of the columns that any of them has, in the order of a schema;
+    dictionaries are made one, memory is contiguous."""
+    seen = {name for part in parts for name in part.column_names}
+    fields = [field for field in schema if field.name in seen]
+    fitted = [
+        pa.table({
+            field.name: part[field.name].cast(field.type)
+            if field.name in part.column_names
+            else pa.nulls(part.num_rows, field.type)
+            for field in fields
+        })
+        for part in parts
+    ]
+    return pa.concat_tables(fitted).unify_dictionaries().combine_chunks()

@@ -7,7 +7,7 @@ is dictionary-encoded, everything is zstd: what a span costs on disk is measured
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,11 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvtrace.errors import RunError
+from kvtrace.schema import VERSION
 from kvtrace.schema.layout import PARTIAL
-from kvtrace.sinks.parquet.arrow import arrow_schema, conform
+from kvtrace.sinks.parquet.arrow import conform, memory_schema
 
 ROW_GROUP_ROWS = 256 * 1024
-_RANDOM = frozenset({"span_id", "parent_span_id"})
+_UNLIKE = {"transfer_id": "DELTA_BYTE_ARRAY", "attributes.key_value.value": "PLAIN"}
+"""Text that hardly repeats: a dictionary would be built and thrown away."""
+_STATISTICS = ["bucket", "op", "request_id", "start_ns", "end_ns", "time_ns"]
+"""Columns by which readers skip row groups; for the others least and greatest value are not worth their cost."""
 
 
 def _leaves(field: pa.Field, path: str) -> Iterator[tuple[str, pa.DataType]]:
@@ -45,30 +49,31 @@ def _encodings(schema: pa.Schema) -> tuple[list[str], dict[str, str]]:
         for path, kind in _leaves(field, field.name):
             if pa.types.is_integer(kind) and kind.bit_width >= 32:
                 encoding[path] = "DELTA_BINARY_PACKED"
-            elif pa.types.is_string(kind) or pa.types.is_integer(kind):
+            elif path in _UNLIKE:
+                encoding[path] = _UNLIKE[path]
+            elif pa.types.is_string(kind) or pa.types.is_dictionary(kind) or pa.types.is_integer(kind):
                 dictionary.append(path)
     return dictionary, encoding
 
 
 @contextmanager
-def open_writer(path: Path, table: str, *, metadata: Mapping[str, str] | None = None) -> Iterator[pq.ParquetWriter]:
+def open_writer(path: Path, table: str) -> Iterator[pq.ParquetWriter]:
     """A writer for `path` that leaves either the whole file or nothing.
 
     Raises:
         RunError: the disk is full, read-only, or the folder cannot be written.
     """
     partial = path.with_name(path.name + PARTIAL)
-    schema = arrow_schema(table)
-    if metadata:
-        schema = schema.with_metadata({**(schema.metadata or {}), **metadata})
+    schema = memory_schema(table)
     dictionary, encoding = _encodings(schema)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with pq.ParquetWriter(
             partial, schema, compression="zstd", compression_level=3, version="2.6",
-            use_dictionary=dictionary, column_encoding=encoding, write_statistics=True,
+            use_dictionary=dictionary, column_encoding=encoding, write_statistics=_STATISTICS,
             store_schema=False,
         ) as writer:  # fmt: skip
+            writer.add_key_value_metadata({"kvtrace.table": table, "kvtrace.schema": str(VERSION)})
             yield writer
         os.replace(partial, path)
     except OSError as error:

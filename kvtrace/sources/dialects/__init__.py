@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from kvtrace.sinks.parquet.arrow import arrow_schema
+from kvtrace.sinks.parquet.arrow import memory_schema
 from kvtrace.sources.dialects import canonical, lmcache, resources, vllm
 from kvtrace.sources.dialects.columns import ID_KIND, Columns
 from kvtrace.sources.losses import Loss
@@ -28,16 +28,17 @@ DIALECTS = (canonical, vllm, lmcache)
 """Asked in this order; a span belongs to the first that applies to it."""
 LATEST_NS = 2**63 - 1
 STAGED = pa.schema(
-    [*(field for field in arrow_schema("span") if field.name not in ("run_id", "bucket")), (ID_KIND, pa.string())]
+    [*(field for field in memory_schema("span") if field.name not in ("run_id", "bucket")),
+     (ID_KIND, pa.dictionary(pa.int32(), pa.string()))]
 )
 """Rows of `span` before they are joined: without run and bucket, with the kind of request id they carry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What a batch says: rows of schema STAGED, processes, and what was set aside."""
+    """What a batch says: rows with columns of STAGED (those that hold anything), processes, what was set aside."""
 
-    spans: pa.Table
+    spans: tuple[pa.Table, ...]
     processes: tuple[dict[str, str | None], ...]
     losses: tuple[Loss, ...]
 
@@ -49,17 +50,19 @@ def to_words(batch: SpanBatch, source: str) -> Words:
     who = resources.describe(batch.resources)
     resources.fill(columns, who)
     free = np.ones(columns.rows, bool)
+    queued: vllm.Derived | None = None
     for dialect in DIALECTS:
         mask = dialect.applies(columns) & free
         if mask.any():
             dialect.fill(columns, mask)
             free &= ~mask
-    spans = columns.table(STAGED)
-    derived = vllm.queue_rows(spans)
-    losses.extend(derived.losses(source))
-    if derived.rows is not None:
-        spans = pa.concat_tables([spans, derived.rows])
-    return Words(spans, tuple(who), tuple(losses))
+            if dialect is vllm:
+                queued = vllm.queue_rows(columns, mask)
+    spans = [columns.table(STAGED)]
+    if queued is not None:
+        losses.extend(queued.losses(source))
+        spans.append(vllm.derived_table(spans[0], queued))
+    return Words(tuple(spans), tuple(who), tuple(losses))
 
 
 def _possible(batch: SpanBatch, source: str) -> tuple[SpanBatch, list[Loss]]:

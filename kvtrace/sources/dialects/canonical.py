@@ -6,62 +6,65 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from kvtrace.schema.attributes import CANONICAL, FOUND_BY_TIER_PREFIX, MEMBERS, OP
+from kvtrace.schema.attributes import ALIASES, CANONICAL, FOUND_BY_TIER_PREFIX, MEMBERS, OP
 from kvtrace.schema.vocabulary import OPS, TIERS
 from kvtrace.sinks.parquet.arrow import MEMBER_TYPE
-from kvtrace.sources.dialects.attributes import Mask, integers, map_array
-from kvtrace.sources.dialects.columns import Columns, where
+from kvtrace.sources.dialects.attributes import Mask, map_array
+from kvtrace.sources.dialects.columns import Columns
 
 
 def applies(columns: Columns) -> Mask:
     """Spans that name one of our operations."""
-    return where(columns.attributes.text(OP), list(OPS))
+    mask = np.zeros(columns.rows, bool)
+    if OP in columns.attributes.names():
+        found = columns.attributes.texts(OP)
+        mask |= found.is_in(list(OPS)).fill_null(value=False).to_numpy()
+    return mask
 
 
 def fill(columns: Columns, mask: Mask) -> None:
     """Every attribute of ours goes to its column; what does not fit stays an attribute."""
-    present = set(columns.attributes.names())
+    present = columns.attributes.names()
     for attribute, column in CANONICAL.items():
         if attribute in present:
             columns.take(attribute, column, mask)
-    if "gen_ai.request.id" in present:
-        without = mask & columns["request_id"].is_null().to_numpy()
-        columns.take("gen_ai.request.id", "request_id", without)
-    columns.put("evidence", columns["evidence"].fill_null("native"), mask)
-    is_open = mask & (columns["end_ns"].is_null() & columns["outcome"].is_null()).to_numpy()
-    columns.put("outcome", "open", is_open)
+    for name in ALIASES["request_id"]:
+        columns.take(name, "request_id", mask & ~columns.known("request_id"))
+    columns.put("evidence", "native", mask & ~columns.known("evidence"))
+    _, ended = columns.number("end_ns")
+    columns.put("outcome", "open", mask & ~ended & ~columns.known("outcome"))
     _found_by_tier(columns, mask, present)
     with_members = _members(columns, mask, present)
-    pinned = mask & columns["attribution"].is_null().to_numpy()
-    has_id = columns["request_id"].is_not_null().to_numpy()
+    pinned = mask & ~columns.known("attribution")
+    has_id = columns.known("request_id")
     columns.put("attribution", "request", pinned & has_id)
     columns.put("attribution", "operation", pinned & ~has_id & with_members)
 
 
 def _found_by_tier(columns: Columns, mask: Mask, present: set[str]) -> None:
     """`kvtrace.found_tokens.<tier>` -> one map."""
+    names = {FOUND_BY_TIER_PREFIX + tier: tier for tier in TIERS}
+    put_tiers(columns, {name: tier for name, tier in names.items() if name in present}, mask)
+
+
+def put_tiers(columns: Columns, names: dict[str, str], mask: Mask) -> None:
+    """Fill found_by_tier from attributes, one a tier."""
     rows, keys, values = [], [], []
-    for tier in TIERS:
-        name = FOUND_BY_TIER_PREFIX + tier
-        if name not in present:
-            continue
-        tokens = integers(columns.attributes.text(name))
-        at = np.flatnonzero(mask & tokens.is_not_null().to_numpy())
-        columns.attributes.understood(name, mask & tokens.is_not_null().to_numpy())
+    for name, tier in names.items():
+        tokens, valid = columns.attributes.integers(name)
+        own = mask & valid
+        columns.attributes.understood(name, own)
+        at = np.flatnonzero(own)
         rows.append(at)
         keys.extend([tier] * at.size)
-        values.append(tokens.gather(at).to_numpy())
-    if rows:
-        put_map(columns, np.concatenate(rows), keys, np.concatenate(values))
-
-
-def put_map(columns: Columns, rows: np.ndarray, keys: list[str], values: np.ndarray) -> None:
-    """Fill found_by_tier from (row, tier, tokens) triples in any order."""
-    order = np.argsort(rows, kind="stable")
-    names = pa.array(keys, pa.string()).take(pa.array(order))
-    columns.put_arrow(
-        "found_by_tier", map_array(columns.rows, rows[order], names, pa.array(values[order], pa.int64()))
-    )
+        values.append(tokens[at])
+    if not rows:
+        return
+    row = np.concatenate(rows)
+    order = np.argsort(row, kind="stable")
+    tiers = pa.array(keys, pa.string()).take(pa.array(order))
+    tokens_found = pa.array(np.concatenate(values)[order], pa.int64())
+    columns.put_nested("found_by_tier", map_array(columns.rows, row[order], tiers, tokens_found))
 
 
 def _lists(text: pl.Series, field: pa.DataType) -> pl.Series:
@@ -88,14 +91,16 @@ def _members(columns: Columns, mask: Mask, present: set[str]) -> Mask:
     if ids_name not in present:
         return nobody
     lists = {
-        field: _lists(columns.attributes.text(name), MEMBER_TYPE.field(field).type)
+        field: _lists(columns.attributes.texts(name), MEMBER_TYPE.field(field).type)
         for name, field in MEMBERS.items()
         if name in present
     }
     length = lists["request_id"].list.len()
     good = mask & length.is_not_null().to_numpy()
-    for values in lists.values():
-        good &= (values.is_null() | (values.list.len() == length)).fill_null(value=False).to_numpy()
+    for name, field in MEMBERS.items():
+        if field in lists:
+            absent = columns.attributes.at(name) < 0
+            good &= absent | (lists[field].list.len() == length).fill_null(value=False).to_numpy()
     counts = length.fill_null(0).to_numpy() * good
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     total = int(offsets[-1])
@@ -113,7 +118,7 @@ def _members(columns: Columns, mask: Mask, present: set[str]) -> Mask:
         flat = filled.filter(good & (counts > 0)).explode(empty_as_null=False)
         fields.append(flat.to_arrow().cast(field.type))
     members = pa.StructArray.from_arrays(fields, fields=list(MEMBER_TYPE))
-    columns.put_arrow("members", pa.ListArray.from_arrays(pa.array(offsets, mask=np.append(~good, False)), members))
+    columns.put_nested("members", pa.ListArray.from_arrays(pa.array(offsets, mask=np.append(~good, False)), members))
     for name in MEMBERS:
         columns.attributes.understood(name, good)
     return good

@@ -1,118 +1,181 @@
-"""The columns of a batch while dialects fill them, each for its own rows."""
+"""The columns of a batch while dialects fill them, each for its own rows.
+
+Three kinds, all of them plain arrays until the batch is whole: words (a code into a short list), text
+(positions among the attribute values), and numbers (with a mask of where they are known).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
-import polars as pl
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kvtrace.schema.tables import SPAN
 from kvtrace.schema.vocabulary import CLOSED, REASONS
-from kvtrace.sources.dialects.attributes import Attributes, Mask, floats, integers
+from kvtrace.sources.dialects.attributes import Attributes, Mask, Positions
 from kvtrace.sources.otlp.batch import SpanBatch
-
 
 ID_KIND = "id_kind"
 """A column of staged rows alone: whether request_id is the engine's internal one, an external one, or any."""
+Numbers = npt.NDArray[np.int64]
 
 
 @cache
 def _types() -> dict[str, str]:
-    return {column.name: column.type for column in SPAN} | {ID_KIND: "string"}
+    return {column.name: column.type for column in SPAN}
 
 
 class Columns:
     """One batch: its spans' own columns, and those that dialects add."""
 
     def __init__(self, batch: SpanBatch) -> None:
+        self.batch = batch
         self.rows = batch.spans.num_rows
         self.resource = batch.spans["resource"].to_numpy()
-        self.name = pl.Series("name", batch.spans["name"])
-        self.scope = pl.Series("scope", batch.spans["scope"])
         self.status_code = batch.spans["status_code"].to_numpy()
         self.attributes = Attributes(batch.attributes, self.rows)
-        start = pl.Series("start_ns", batch.spans["start_ns"]).cast(pl.Int64)
-        end = pl.Series("end_ns", batch.spans["end_ns"]).cast(pl.Int64)
-        trace = pl.Series("trace_id", batch.spans["trace_id"])
-        self._filled: dict[str, pl.Series] = {
-            "name": self.name,
-            "start_ns": start,
-            "end_ns": end.set(end == 0, None),
-            "trace_id": trace.set(trace == "", None) if (trace == "").any() else trace,
-            "span_id": pl.Series("span_id", batch.spans["span_id"]),
-            "parent_span_id": pl.Series("parent_span_id", batch.spans["parent_span_id"]),
+        end = batch.spans["end_ns"].to_numpy().astype(np.int64)
+        everywhere = np.ones(self.rows, bool)
+        self._words: dict[str, tuple[npt.NDArray[np.int32], list[str]]] = {}
+        self._text: dict[str, Positions] = {}
+        self._numbers: dict[str, tuple[Numbers, Mask]] = {
+            "start_ns": (batch.spans["start_ns"].to_numpy().astype(np.int64), everywhere.copy()),
+            "end_ns": (end, end != 0),
         }
-        self._arrow: dict[str, pa.Array] = {}
+        self._nested: dict[str, pa.Array] = {}
 
-    def __getitem__(self, column: str) -> pl.Series:
-        """A column as filled so far."""
-        return self._filled.get(column, self._nulls(column))
+    def named(self, *wanted: str) -> Mask:
+        """Spans with one of these names."""
+        return _among(self.batch.spans["name"], wanted)
 
-    def _nulls(self, column: str) -> pl.Series:
-        kind = {"int64": pl.Int64, "uint64": pl.UInt64}.get(_types()[column], pl.String)
-        return pl.Series(column, [None], dtype=kind).new_from_index(0, self.rows)
+    def scoped(self, prefix: str) -> Mask:
+        """Spans whose instrumentation scope begins so."""
+        scopes = self.batch.spans["scope"].combine_chunks()
+        scopes = scopes if pa.types.is_dictionary(scopes.type) else scopes.dictionary_encode()
+        own = np.array([str(name).startswith(prefix) for name in scopes.dictionary.to_pylist()], dtype=bool)
+        return own[scopes.indices.to_numpy(zero_copy_only=False)] if own.size else np.zeros(self.rows, bool)
 
-    def put(self, column: str, values: pl.Series | str | int | None, mask: Mask) -> None:
-        """Set a column for the rows of the mask."""
-        current = self[column]
-        if not isinstance(values, pl.Series):
-            values = pl.Series(column, [values], dtype=current.dtype).new_from_index(0, self.rows)
-        self._filled[column] = values if mask.all() else values.zip_with(pl.Series(mask), current)
+    def number(self, column: str) -> tuple[Numbers, Mask]:
+        """A number column as filled so far, and where it is known."""
+        if column not in self._numbers:
+            self._numbers[column] = (np.zeros(self.rows, np.int64), np.zeros(self.rows, bool))
+        return self._numbers[column]
 
-    def put_arrow(self, column: str, values: pa.Array) -> None:
-        """Set a nested column (members, found_by_tier) for all rows."""
-        self._arrow[column] = values
+    def known(self, column: str) -> Mask:
+        """Where a column of words or text is filled."""
+        filled = np.zeros(self.rows, bool)
+        if column in self._words:
+            filled |= self._words[column][0] >= 0
+        if column in self._text:
+            filled |= self._text[column] >= 0
+        return filled
 
-    def take(self, attribute: str, column: str, mask: Mask) -> pl.Series:
+    def is_word(self, column: str, word: str) -> Mask:
+        """Where a column of words holds a word."""
+        codes, words = self._words.get(column, (np.full(self.rows, -1, np.int32), []))
+        return codes == words.index(word) if word in words else np.zeros(self.rows, bool)
+
+    def put(self, column: str, word: str, mask: Mask) -> None:
+        """Set a word for the rows of the mask."""
+        codes, words = self._words.setdefault(column, (np.full(self.rows, -1, np.int32), []))
+        if word not in words:
+            words.append(word)
+        codes[mask] = words.index(word)
+
+    def put_words(self, column: str, words: Sequence[str | None], index: npt.NDArray[np.integer]) -> None:
+        """Set a word for every row, by its number in a list (of resources); None leaves the row null."""
+        codes, known = self._words.setdefault(column, (np.full(self.rows, -1, np.int32), []))
+        known.extend(word for word in dict.fromkeys(words) if word is not None and word not in known)
+        numbers = np.array([-1 if word is None else known.index(word) for word in words], np.int32)
+        codes[:] = numbers[index]
+
+    def put_numbers(self, column: str, values: Numbers, mask: Mask) -> None:
+        """Set numbers for the rows of the mask."""
+        current, known = self.number(column)
+        current[mask] = values[mask]
+        known |= mask
+
+    def put_nested(self, column: str, values: pa.Array) -> None:
+        """Set members or found_by_tier for all rows."""
+        self._nested[column] = values
+
+    def take(self, attribute: str, column: str, mask: Mask) -> None:
         """Fill a column from an attribute; what does not fit its type or closed list stays an attribute."""
-        text = self.attributes.text(attribute)
-        if text.null_count() == self.rows:
-            return text
-        values = integers(text) if _types()[column] == "int64" else text
-        if column in CLOSED:
-            values = values.set(~values.is_in(CLOSED[column]), None)
-        elif column == "reason":
-            values = _reasons(self["op"], values)
-        fits = mask & values.is_not_null().to_numpy()
-        self.put(column, values, fits)
+        if _types()[column] == "int64":
+            values, valid = self.attributes.integers(attribute)
+            fits = mask & valid
+            self.put_numbers(column, values, fits)
+        elif column in CLOSED or column == "reason":
+            fits = self._take_words(attribute, column, mask)
+        else:
+            at = self.attributes.at(attribute)
+            fits = mask & (at >= 0)
+            current = self._text.setdefault(column, np.full(self.rows, -1, np.int64))
+            current[fits] = at[fits]
         self.attributes.understood(attribute, fits)
-        return values
 
-    def seconds(self, names: tuple[str, ...], mask: Mask) -> pl.Series:
-        """The first of some attributes in seconds, as float64."""
-        found = pl.Series([None], dtype=pl.Float64).new_from_index(0, self.rows)
-        for name in names:
-            found = found.fill_null(floats(self.attributes.text(name)))
-            self.attributes.understood(name, mask)
-        return found
+    def _take_words(self, attribute: str, column: str, mask: Mask) -> Mask:
+        """A word of a closed list; reasons depend on the operation."""
+        fits = np.zeros(self.rows, bool)
+        at = self.attributes.at(attribute)
+        given = np.flatnonzero(mask & (at >= 0))
+        found = self.attributes.strings(at[given]).dictionary_encode()
+        codes = found.indices.to_numpy(zero_copy_only=False)
+        for number, word in enumerate(found.dictionary.to_pylist()):
+            rows = given[codes == number]
+            own = np.zeros(self.rows, bool)
+            own[rows] = True
+            if column == "reason":
+                allowed = [op for op, reasons in REASONS.items() if word in reasons]
+                own &= np.any([self.is_word("op", op) for op in allowed], axis=0) if allowed else False
+            elif word not in CLOSED[column]:
+                continue
+            self.put(column, word, own)
+            fits |= own
+        return fits
 
     def table(self, schema: pa.Schema) -> pa.Table:
-        """All columns in the order of a schema, the rest of the attributes among them."""
-        self._arrow["attributes"] = self.attributes.rest()
-        columns = []
+        """The columns that hold anything, in the order of a schema; the rest of the attributes among them."""
+        spans = self.batch.spans
+        trace = spans["trace_id"].combine_chunks()
+        given: dict[str, pa.Array] = {
+            "name": spans["name"].combine_chunks().dictionary_encode(),
+            "trace_id": pc.if_else(pc.equal(trace, ""), None, trace),
+            "span_id": spans["span_id"].combine_chunks(),
+            "parent_span_id": spans["parent_span_id"].combine_chunks(),
+            "attributes": self.attributes.rest(),
+            **self._nested,
+        }
+        columns = {}
         for field in schema:
-            if field.name in self._arrow:
-                columns.append(self._arrow[field.name])
-            elif field.name in self._filled:
-                columns.append(self._filled[field.name].to_arrow().cast(field.type))
-            else:
-                columns.append(pa.nulls(self.rows, field.type))
-        return pa.table(columns, schema=schema)
+            values = given[field.name] if field.name in given else self._column(field.name)
+            if values is not None and values.null_count < len(values):
+                columns[field.name] = values
+        return pa.table(columns)
+
+    def _column(self, column: str) -> pa.Array | None:
+        """Words, text or numbers as Arrow; None where nobody filled them."""
+        if column in self._numbers:
+            values, known = self._numbers[column]
+            return pa.array(values, mask=~known)
+        if column in self._text and column not in self._words:
+            return self.attributes.strings(self._text[column])
+        if column not in self._words:
+            return None
+        codes, words = self._words[column]
+        found = pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), pa.array(words, pa.string()))
+        if column in self._text:
+            own = self._text[column]
+            return pc.if_else(
+                pa.array(own >= 0), self.attributes.strings(own), found.cast(pa.string())
+            ).dictionary_encode()
+        return found
 
 
-@cache
-def _allowed_reasons() -> list[str]:
-    return [f"{op}|{reason}" for op, reasons in REASONS.items() for reason in reasons]
-
-
-def _reasons(op: pl.Series, reason: pl.Series) -> pl.Series:
-    """A reason counts only where its operation's closed list has it."""
-    return reason.set(~(op + "|" + reason).is_in(_allowed_reasons()).fill_null(value=False), None)
-
-
-def where(values: pl.Series, wanted: str | list[str]) -> Mask:
-    """Rows whose text is one of the wanted."""
-    found = values.is_in(wanted) if isinstance(wanted, list) else values == wanted
-    return np.asarray(found.fill_null(value=False).to_numpy(), dtype=bool)
+def _among(column: pa.ChunkedArray, wanted: Sequence[str]) -> Mask:
+    found = pc.is_in(column, value_set=pa.array(wanted))
+    return np.asarray(found.to_numpy(), dtype=bool)

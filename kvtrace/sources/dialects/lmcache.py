@@ -14,33 +14,32 @@ the gaps in n. Where L2 lies (disk, object) no span says: its tokens are found i
 from __future__ import annotations
 
 import numpy as np
-import polars as pl
 
-from kvtrace.sources.dialects.attributes import Mask, floats, integers
-from kvtrace.sources.dialects.canonical import put_map
-from kvtrace.sources.dialects.columns import ID_KIND, Columns, where
+from kvtrace.sources.dialects.attributes import Mask
+from kvtrace.sources.dialects.canonical import put_tiers
+from kvtrace.sources.dialects.columns import ID_KIND, Columns
 
+LATEST_SECONDS = 9.2e9
 _TIMES = ("first_start_s", "last_end_s")
 _EARLY = {"empty_chunk_hashes": "below_chunk", "no_gpu_context": "no_context", "no_group_layout_descs": "no_context"}
 
 
 def applies(columns: Columns) -> Mask:
     """Spans of LMCache MP's tracers."""
-    return np.asarray(columns.scope.str.starts_with("lmcache_mp").to_numpy(), dtype=bool)
+    return columns.scoped("lmcache_mp")
 
 
 def fill(columns: Columns, mask: Mask) -> None:
     """Session, observer and component of all of them; then each kind of span."""
     columns.take("session_id", "request_id", mask)
-    columns.put("observer", "server", mask)
-    columns.put(ID_KIND, "internal", mask)
-    columns.put("evidence", "native", mask)
-    columns.put("attribution", "request", mask & columns["request_id"].is_not_null().to_numpy())
+    for column, word in (("observer", "server"), ("evidence", "native"), (ID_KIND, "internal")):
+        columns.put(column, word, mask)
+    columns.put("attribution", "request", mask & columns.known("request_id"))
     for name, rule in (("mp.lookup_prefetch", _lookup), ("mp.retrieve", _retrieve), ("mp.store", _store)):
-        own = mask & where(columns.name, name)
+        own = mask & columns.named(name)
         if own.any():
             rule(columns, own)
-    breakdown = mask & where(columns.name, ["transfer.kernel_interval", "transfer.staging"])
+    breakdown = mask & columns.named("transfer.kernel_interval", "transfer.staging")
     if breakdown.any():
         _breakdown(columns, breakdown)
 
@@ -49,26 +48,21 @@ def _lookup(columns: Columns, mask: Mask) -> None:
     """Asked and found, chunk-aligned, counted from the first prompt token."""
     columns.put("op", "lookup", mask)
     columns.put("component", "lmcache", mask)
-    asked = columns.take("requested_tokens", "requested_tokens", mask)
-    found = columns.take("hit_tokens", "found_tokens", mask)
-    early = columns.attributes.text("early_exit_reason")
-    skipped = (early.is_not_null() & (early != "")).fill_null(value=False)
-    columns.put("outcome", "miss", mask & (integers(found) == 0).fill_null(value=False).to_numpy())
-    some = (integers(found) > 0).fill_null(value=False)
-    all_found = (integers(found) >= integers(asked)).fill_null(value=False)
-    columns.put("outcome", "partial", mask & some.to_numpy())
-    columns.put("outcome", "ok", mask & (some & all_found).to_numpy())
-    columns.put("outcome", "skipped", mask & skipped.to_numpy())
-    columns.put("reason", early.replace_strict(_EARLY, default="unknown"), mask & skipped.to_numpy())
-    rows, keys, values = [], [], []
-    for name, tier in (("l1_hit_tokens", "host"), ("l2_hit_tokens", "unknown")):
-        tokens = integers(columns.attributes.text(name))
-        at = np.flatnonzero(mask & tokens.is_not_null().to_numpy())
-        columns.attributes.understood(name, mask & tokens.is_not_null().to_numpy())
-        rows.append(at)
-        keys.extend([tier] * at.size)
-        values.append(tokens.gather(at).to_numpy())
-    put_map(columns, np.concatenate(rows), keys, np.concatenate(values))
+    columns.take("requested_tokens", "requested_tokens", mask)
+    columns.take("hit_tokens", "found_tokens", mask)
+    asked, _ = columns.number("requested_tokens")
+    found, answered = columns.number("found_tokens")
+    own = mask & answered
+    columns.put("outcome", "miss", own & (found == 0))
+    columns.put("outcome", "partial", own & (found > 0))
+    columns.put("outcome", "ok", own & (found > 0) & (found >= asked))
+    early = columns.attributes.texts("early_exit_reason")
+    for word in early.unique().drop_nulls().to_list():
+        if word:
+            skipped = mask & (early == word).fill_null(value=False).to_numpy()
+            columns.put("outcome", "skipped", skipped)
+            columns.put("reason", _EARLY.get(word, "unknown"), skipped)
+    put_tiers(columns, {"l1_hit_tokens": "host", "l2_hit_tokens": "unknown"}, mask)
 
 
 def _moved(columns: Columns, mask: Mask) -> None:
@@ -77,39 +71,36 @@ def _moved(columns: Columns, mask: Mask) -> None:
         ("num_tokens", "tokens"), ("total_bytes", "bytes"), ("transfer_key", "transfer_id"), ("device", "device"),
     ):  # fmt: skip
         columns.take(attribute, column, mask)
-    columns.put("component", "lmcache.l1", mask)
-    columns.put("state_kind", "kv", mask)
-    columns.put("outcome", "ok", mask)
+    for column, word in (("component", "lmcache.l1"), ("state_kind", "kv"), ("outcome", "ok")):
+        columns.put(column, word, mask)
 
 
 def _retrieve(columns: Columns, mask: Mask) -> None:
     """A load; LMCache writes num_tokens 0 when it failed, in whole or in part."""
-    columns.put("op", "load", mask)
-    columns.put("tier_from", "host", mask)
-    columns.put("tier_to", "gpu", mask)
-    columns.put("purpose", "reuse", mask)
+    for column, word in (("op", "load"), ("tier_from", "host"), ("tier_to", "gpu"), ("purpose", "reuse")):
+        columns.put(column, word, mask)
     _moved(columns, mask)
-    failed = mask & (columns["tokens"] == 0).fill_null(value=False).to_numpy()
+    tokens, known = columns.number("tokens")
+    failed = mask & known & (tokens == 0)
     columns.put("outcome", "failed", failed)
     columns.put("reason", "unknown", failed)
 
 
 def _store(columns: Columns, mask: Mask) -> None:
     """A store, or a drop: nothing says why it stored nothing, so its reason is unknown until a join knows."""
-    columns.put("op", "store", mask)
-    columns.put("tier_from", "gpu", mask)
-    columns.put("tier_to", "host", mask)
+    for column, word in (("op", "store"), ("tier_from", "gpu"), ("tier_to", "host")):
+        columns.put(column, word, mask)
     _moved(columns, mask)
-    dropped = mask & (integers(columns.attributes.text("stored_count")) == 0).fill_null(value=False).to_numpy()
-    columns.put("op", "drop", dropped)
-    columns.put("reason", "unknown", dropped)
-    columns.put("outcome", "skipped", dropped)
+    count, known = columns.attributes.integers("stored_count")
+    dropped = mask & known & (count == 0)
+    for column, word in (("op", "drop"), ("reason", "unknown"), ("outcome", "skipped")):
+        columns.put(column, word, dropped)
 
 
 def _breakdown(columns: Columns, mask: Mask) -> None:
     """The spans are stacked, not placed in time: their true times are attributes, in seconds."""
-    start, end = (floats(columns.attributes.text(name)) for name in _TIMES)
-    fits = mask & ((start > 0) & (end >= start) & (end < 9.2e9)).fill_null(value=False).to_numpy()
-    columns.put("start_ns", (start * 1e9).round(0).cast(pl.Int64, strict=False), fits)
-    columns.put("end_ns", (end * 1e9).round(0).cast(pl.Int64, strict=False), fits)
+    start, end = (columns.attributes.floats(name) for name in _TIMES)
+    fits = mask & (start > 0) & (end >= start) & (end < LATEST_SECONDS)
+    for column, seconds in (("start_ns", start), ("end_ns", end)):
+        columns.put_numbers(column, np.rint(np.where(fits, seconds, 0) * 1e9).astype(np.int64), fits)
     columns.take("nbytes", "bytes", mask)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import polars as pl
 
 from kvtrace.schema.attributes import RESOURCE
+from kvtrace.schema.vocabulary import OBSERVERS
 from kvtrace.sources.dialects.attributes import Mask
 from kvtrace.sources.dialects.columns import Columns
 from kvtrace.sources.otlp.batch import SpanBatch
@@ -34,10 +34,10 @@ def describe(found: Sequence[dict[str, str]]) -> list[dict[str, str | None]]:
             "process": process_of(resource),
             "engine": resource.get("kvtrace.engine") or process_of(resource),
             "host": resource.get("host.name"),
-            "role": _ROLES.get(resource.get("vllm.process_kind", ""), resource.get("kvtrace.observer")),
+            "role": _ROLES.get(resource.get("vllm.process_kind", ""), _observer(resource)),
             "product": resource.get("service.name"),
             "version": resource.get("service.version"),
-            "observer": resource.get("kvtrace.observer"),
+            "observer": _observer(resource),
             "rank": resource.get("kvtrace.rank"),
             "device": resource.get("kvtrace.device"),
         }
@@ -45,16 +45,23 @@ def describe(found: Sequence[dict[str, str]]) -> list[dict[str, str | None]]:
     ]
 
 
+def _observer(resource: dict[str, str]) -> str | None:
+    """Who saw it, if it is one of our words; anything else is not observed."""
+    said = resource.get("kvtrace.observer")
+    return said if said in OBSERVERS else None
+
+
 def fill(columns: Columns, who: Sequence[dict[str, str | None]]) -> None:
     """Give every span what its resource says; a span without an engine has engine = process."""
-    everyone = np.ones(columns.rows, bool)
-    index = pl.Series(columns.resource)
     for name in ("process", *RESOURCE.values()):
-        values = pl.Series(name, [row[name] for row in who], dtype=pl.String)
-        if name == "rank":
-            values = values.cast(pl.Int64, strict=False)
-        if values.null_count() < len(values):
-            columns.put(name, values.gather(index), everyone)
+        said = [row[name] for row in who]
+        if any(value is not None for value in said):
+            if name == "rank":
+                numbers = [int(value) if value is not None and value.isdecimal() else -1 for value in said]
+                ranks = np.array(numbers)[columns.resource]
+                columns.put_numbers("rank", ranks, ranks >= 0)
+            else:
+                columns.put_words(name, said, columns.resource)
 
 
 def only(batch: SpanBatch, mask: Mask) -> str | None:

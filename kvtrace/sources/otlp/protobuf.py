@@ -3,8 +3,8 @@
 ptars alone is not safe on hostile bytes (it panics on lengths near 2^64 and accepts what upb calls
 corrupt), so upb sees every payload first. ptars gets a trimmed descriptor:
 
-* what OTLP has once (resource, scope, status, value) is declared as repeated: the same on the wire, and
-  a field that arrives twice, which protobuf merges, is seen as a list of two and goes to the loop;
+* a payload that upb would write in another length than it came (a field that OTLP has once and that
+  arrives twice, a default written out) is read right by the loop alone, and goes there;
 * what is recursive or rare (arrays, maps, events, links, resources) is declared as bytes and decoded by
   the official classes, row by row, only where it occurs.
 """
@@ -45,13 +45,13 @@ pc: Any = pa_compute  # the stubs type every combination of scalar and array, bu
 _TRIMMED = """
 AnyValue string_value 1 string | bool_value 2 bool | int_value 3 int64 | double_value 4 double \
 | array_value 5 bytes | kvlist_value 6 bytes | bytes_value 7 bytes
-KeyValue key 1 string | value 2 AnyValue*
+KeyValue key 1 string | value 2 AnyValue
 Status message 2 string | code 3 int32
 Span trace_id 1 bytes | span_id 2 bytes | parent_span_id 4 bytes | name 5 string | start 7 fixed64 \
-| end 8 fixed64 | attributes 9 KeyValue* | events 11 bytes* | links 13 bytes* | status 15 Status*
+| end 8 fixed64 | attributes 9 KeyValue* | events 11 bytes* | links 13 bytes* | status 15 Status
 Scope name 1 string
-ScopeSpans scope 1 Scope* | spans 2 Span*
-ResourceSpans resource 1 bytes* | scope_spans 2 ScopeSpans*
+ScopeSpans scope 1 Scope | spans 2 Span*
+ResourceSpans resource 1 bytes | scope_spans 2 ScopeSpans*
 Traces resource_spans 1 ResourceSpans*
 """
 """The part of OTLP that is read: message, then name, number and type of its fields; * is repeated."""
@@ -71,8 +71,11 @@ def decode(payloads: Sequence[bytes], *, keep_content: bool = False) -> batch.Sp
     handler = _handler()
     if handler is None:
         return decode_with_loop(payloads, keep_content=keep_content)
-    sound = [payload for payload in payloads if _is_sound(payload)]
+    sizes = [_written_size(payload) for payload in payloads]
+    sound = [payload for payload, size in zip(payloads, sizes, strict=True) if size is not None]
     try:
+        if any(size != len(payload) for payload, size in zip(payloads, sizes, strict=True) if size is not None):
+            raise _OddError
         noted = batch.notes(keep_content=keep_content)
         noted.losses[loop.CORRUPT] += len(payloads) - len(sound)
         return _pivot(_arrow(handler, sound), noted)
@@ -80,12 +83,12 @@ def decode(payloads: Sequence[bytes], *, keep_content: bool = False) -> batch.Sp
         return decode_with_loop(payloads, keep_content=keep_content)
 
 
-def _is_sound(payload: bytes) -> bool:
+def _written_size(payload: bytes) -> int | None:
+    """How long the payload is when upb writes it again; None when upb cannot read it."""
     try:
-        TracesData.FromString(payload)
+        return TracesData.FromString(payload).ByteSize()
     except DecodeError:
-        return False
-    return True
+        return None
 
 
 def _arrow(handler: Any, payloads: list[bytes]) -> batch.Column:
@@ -159,24 +162,15 @@ def _lengths(lists: batch.Column) -> ids.Matrix:
     return lengths
 
 
-def _once(lists: batch.Column, field: str, default: object) -> batch.Column:
-    """A field of a message that occurs at most once a row; its default where it is absent."""
-    lengths = _lengths(lists)
-    found = lists.flatten().field(field)
-    if len(found) == len(lists) and (lengths == 1).all():
-        return found
-    if (lengths > 1).any():
-        raise _OddError
-    places = np.cumsum(lengths) - 1
-    return found.take(pa.array(places, pa.int64(), mask=lengths == 0)).fill_null(default)
+def _once(messages: batch.Column, field: str, default: object) -> batch.Column:
+    """A field of a message that a row may have; its default where it has none."""
+    return pc.struct_field(messages, field).fill_null(default)
 
 
-def _resources(lists: batch.Column, noted: batch.Notes) -> None:
+def _resources(found: batch.Column, noted: batch.Notes) -> None:
     """Decode resources: few, so the official class does it."""
-    for found in lists.to_pylist():
-        if len(found) > 1:
-            raise _OddError
-        attributes = loop.pairs(Resource.FromString(found[0]).attributes, noted.gate) if found else []
+    for raw in found.to_pylist():
+        attributes = loop.pairs(Resource.FromString(raw or b"").attributes, noted.gate)
         noted.resources.append(values.resource(attributes, noted.gate))
 
 
@@ -184,21 +178,12 @@ def _attributes(lists: batch.Column, gate: batch.Gate) -> batch.Attributes:
     """Span row, name and text of every attribute."""
     entries = lists.flatten()
     rows = np.repeat(np.arange(len(lists), dtype=np.int32), _lengths(lists))
-    keys = entries.field("key")
-    held = _lengths(entries.field("value"))
-    if (held > 1).any():
-        raise _OddError
-    if not held.all():
-        present = held == 1
-        rows, keys = rows[present], keys.filter(pa.array(present))
-    return batch.Attributes(rows, keys.dictionary_encode(), _texts(entries.field("value").flatten(), gate))
+    return batch.Attributes(rows, entries.field("key").dictionary_encode(), _texts(entries.field("value"), gate))
 
 
 def _texts(anys: batch.Column, gate: batch.Gate) -> batch.Column:
     """The text of each value: the one member that is set, as text; null where none is."""
-    members = {field.name: anys.field(field.name) for field in anys.type}
-    if sum(len(member) - member.null_count for member in members.values()) > len(anys):
-        raise _OddError
+    members = {field.name: pc.struct_field(anys, field.name) for field in anys.type}
     set_once = np.zeros(len(anys), dtype=np.int8)
     for member in members.values():
         if member.null_count < len(member):

@@ -33,10 +33,10 @@ def test_times_are_exact_to_the_nanosecond(tmp_path: Path) -> None:
     ]
 
 
-def test_spans_that_no_rule_knows_are_counted_by_name(tmp_path: Path) -> None:
+def test_spans_without_an_operation_are_counted_by_name(tmp_path: Path) -> None:
     spans = [{"op": None, "name": "mystery"}, {"op": None, "name": "mystery"}, {"op": None}, {"op": "step"}]
     frame = inventory(write_run(tmp_path / "run", span=spans))
-    unknown = frame.filter(what="spans_no_rule_knows").select("name", "value").rows()
+    unknown = frame.filter(what="spans_without_op").select("name", "value").rows()
     assert unknown == [("mystery", 2), (None, 1)]
     assert frame.filter(what="spans").select("name", "value").rows() == [("step", 1)]
 
@@ -81,6 +81,13 @@ def test_run_json_tells_engines_whether_listed_or_keyed(tmp_path: Path) -> None:
     assert first.filter(what="run", name="synthetic")["detail"].to_list() == ["false"]
     second = inventory(write_run(tmp_path / "keyed", keyed))
     assert second.filter(what="engine")["name"].to_list() == ["e0", "lmcache"]
+
+
+def test_run_json_tells_how_the_run_was_captured(tmp_path: Path) -> None:
+    meta = {"kind": "import", "group": None, "recording": {"captured": "by hand", "commands": {}}}
+    frame = inventory(write_run(tmp_path / "run", meta)).filter(what="run")
+    facts = dict(frame.select("name", "detail").rows())
+    assert facts == {"schema_version": None, "run_id": "drawn", "kind": "import", "captured": "by hand"}
 
 
 def test_aliases_are_counted_by_kind_with_the_requests_they_name(tmp_path: Path) -> None:

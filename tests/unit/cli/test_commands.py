@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from kvtrace.cli import main
+from kvtrace.cli import import_, main
 from kvtrace.schema.publish import contract_json
 from kvtrace.schema.tables import TABLES
 from tests.unit.cli.conftest import FORMULA
@@ -120,14 +120,13 @@ class Report:
 def test_import_says_per_input_what_came_in_and_what_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = pytest.importorskip("kvtrace.cli.import_")
     asked: dict[str, object] = {}
 
     def import_files(inputs: tuple[Path, ...], out: Path, **options: object) -> Report:
         asked.update(options, inputs=inputs)
         return Report(out)
 
-    monkeypatch.setattr(command, "import_files", import_files)
+    monkeypatch.setattr(import_, "import_files", import_files)
     run = tmp_path / "run"
     out = output(["import", "a.binpb", "b.jsonl", "--out", str(run), "--group", "tiered"], capsys)
     assert asked == {
@@ -144,14 +143,13 @@ def test_import_says_per_input_what_came_in_and_what_was_lost(
 def test_import_shows_a_bar_on_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = pytest.importorskip("kvtrace.cli.import_")
 
     def import_files(inputs: tuple[Path, ...], out: Path, *, on_progress: Progress, **_: object) -> Report:
         for done in (0, 5, 10):
             on_progress(inputs[0], done, 10)
         return Report(out)
 
-    monkeypatch.setattr(command, "import_files", import_files)
+    monkeypatch.setattr(import_, "import_files", import_files)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert main(["import", "a.binpb", "--out", str(tmp_path / "run")]) == 0
     said = capsys.readouterr()
@@ -172,6 +170,5 @@ def test_import_shows_a_bar_on_a_terminal(
 def test_what_import_and_report_need_is_said(
     words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("kvtrace.cli.import_" if words[0] == "import" else "kvtrace.cli.report")
     assert main(words) == 2
     assert sentence in capsys.readouterr().err

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -97,11 +98,12 @@ def test_a_bug_asks_for_a_report_and_shows_its_traceback_only_on_request(
 
 
 def test_a_reader_that_goes_away_is_no_error(run_path: Path) -> None:
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     query = "SELECT 'x' || a.range AS line FROM range(30000) a"
     for form in ("csv", "json", "table"):
         ours = subprocess.Popen(
             [sys.executable, "-m", "kvtrace", "sql", str(run_path), query, "--format", form],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=buffered,
         )  # fmt: skip
         assert ours.stdout is not None
         assert ours.stderr is not None

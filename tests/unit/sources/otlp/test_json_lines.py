@@ -207,7 +207,8 @@ def test_a_broken_line_is_counted_with_its_reason_and_its_neighbours_stay(bad: b
 
 
 def test_a_line_broken_in_its_last_span_leaves_nothing_of_its_first() -> None:
-    spans = '{"traceId":"0af7651916cd43dd8448eb211c80319c","attributes":[{"key":"prompt","value":{"stringValue":"p"}}],'
+    prompt = '{"key":"prompt","value":{"stringValue":"p"}}'
+    spans = f'{{"traceId":"0af7651916cd43dd8448eb211c80319c","attributes":[{prompt}],'
     first = spans + '"events":[{"name":"gen_ai.choice"}]}'
     second = '{"traceId":"0af7651916cd43dd8448eb211c80319c","startTimeUnixNano":-1}'
     bad = f'{{"resourceSpans":[{{"scopeSpans":[{{"spans":[{first}]}},{{"spans":[{second}]}}]}}]}}'.encode()
@@ -221,7 +222,8 @@ def test_content_is_dropped_where_it_arrives_and_counted() -> None:
         f'{{"key":"{key}","value":{{"stringValue":"secret"}}}}'
         for key in ("gen_ai.prompt", "prompt", "ok", "prompt")
     )
-    nested = '{"key":"map","value":{"kvlistValue":{"values":[{"key":"messages","value":{"stringValue":"secret"}}]}}}'
+    member = '{"key":"messages","value":{"stringValue":"secret"}}'
+    nested = f'{{"key":"map","value":{{"kvlistValue":{{"values":[{member}]}}}}}}'
     events = (
         '[{"name":"gen_ai.choice","attributes":[{"key":"x","value":{"stringValue":"secret"}}]},'
         '{"name":"other","attributes":[{"key":"content","value":{"stringValue":"secret"}}]}]'
@@ -267,8 +269,9 @@ def test_the_garbage_collector_is_as_it_was_after_decoding() -> None:
 
 
 DYNAMO = rb"""
-{"resourceSpans": [{"resource": {"attributes": [{"key": "service.name", "value": {"stringValue": "frontend"}}]},
- "scopeSpans": [{"scope": {"name": "frontend"}, "spans": [{"traceId": "ImqnvdsCOiEA3AduJzOl+A==",
+{"resourceSpans": [{"resource": {"attributes": [{"key": "service.name",
+ "value": {"stringValue": "frontend"}}]}, "scopeSpans": [{
+ "scope": {"name": "frontend"}, "spans": [{"traceId": "ImqnvdsCOiEA3AduJzOl+A==",
  "spanId": "fHC/ln7AhMw=", "name": "http-request", "kind": "SPAN_KIND_INTERNAL",
  "startTimeUnixNano": "1795963408160979193", "endTimeUnixNano": "1795963408161150486",
  "attributes": [{"key": "uri", "value": {"stringValue": "/v1/models"}},
@@ -276,7 +279,8 @@ DYNAMO = rb"""
  "name": "SPAN_FIRST_ENTRY", "attributes": [{"key": "level", "value": {"stringValue": "DEBUG"}}]}],
  "status": {}, "flags": 257}]}]}]}
 
-{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "AAAAAAAAAAAAAAAACrwAAA==", "spanId": "esQ8adAdTVY=",
+{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "AAAAAAAAAAAAAAAACrwAAA==",
+ "spanId": "esQ8adAdTVY=",
  "parentSpanId": "Un83n8CW+eo=", "name": "kv_router.compute_block_hashes", "kind": "SPAN_KIND_INTERNAL",
  "startTimeUnixNano": "1795963408222130963", "endTimeUnixNano": "1795963408222143682", "status": {}}]}]}]}
 """.split(b"\n\n")

@@ -16,6 +16,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Link, Status, StatusCode
 
+TWO = ArrayValue(values=[AnyValue(string_value="a"), AnyValue(int_value=1)])
+
 
 def payload(*spans: Span) -> bytes:
     message = TracesData()
@@ -56,7 +58,7 @@ def decode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
         (AnyValue(double_value=float("nan")), "nan"),
         (AnyValue(bytes_value=b"\xfb\xff"), "+/8="),
         (AnyValue(array_value=ArrayValue()), "[]"),
-        (AnyValue(array_value=ArrayValue(values=[AnyValue(string_value="a"), AnyValue(int_value=1)])), '["a",1]'),
+        (AnyValue(array_value=TWO), '["a",1]'),
     ],
 )  # fmt: skip
 def test_a_value_becomes_its_text(decode: Any, value: AnyValue, expected: str) -> None:

@@ -1,0 +1,56 @@
+"""Rows that arrived twice: the same (trace_id, span_id) counts once, whichever file brought it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from kvtrace.importer.facts import Facts
+from kvtrace.sources.losses import JOIN, Loss
+
+_COLUMNS = ("trace_id", "span_id", "process", "start_ns", "evidence")
+
+
+def duplicates(facts: Facts, chunks: Iterable[pa.Table]) -> tuple[npt.NDArray[np.int64], list[Loss]]:
+    """Numbers of the rows that count no more, and the losses that say so (derived rows are not counted).
+
+    A hash finds the few candidates; their ids decide.
+    """
+    seen = np.concatenate(facts.seen) if facts.seen else np.empty(0, np.uint64)
+    order = np.argsort(seen, kind="stable")
+    inorder = seen[order]
+    same = np.zeros(seen.size, bool)
+    same[1:] = (inorder[1:] == inorder[:-1]) & (inorder[1:] != 0)
+    same[:-1] |= same[1:]
+    candidates = np.sort(order[same])
+    if not candidates.size:
+        return candidates, []
+    frames, first = [], 0
+    for chunk in chunks:
+        low, high = np.searchsorted(candidates, [first, first + chunk.num_rows])
+        if high > low:
+            taken = chunk.take(pa.array(candidates[low:high] - first))
+            columns = {name: _plain(taken, name) for name in _COLUMNS}
+            frames.append(pl.DataFrame({"row": candidates[low:high], **columns}))
+        first += chunk.num_rows
+    extra = pl.concat(frames).filter(pl.int_range(pl.len()).over("trace_id", "span_id") > 0)
+    counted = extra.filter(pl.col("evidence").ne_missing("derived"))
+    losses = [
+        Loss(JOIN, "duplicate", count, process=process, from_ns=low, to_ns=high, detail="spans that arrived twice")
+        for process, count, low, high in counted.group_by("process")
+        .agg(pl.len(), pl.col("start_ns").min().alias("low"), pl.col("start_ns").max().alias("high"))
+        .sort("process")
+        .iter_rows()
+    ]
+    return np.sort(extra["row"].to_numpy()), losses
+
+
+def _plain(table: pa.Table, name: str) -> pl.Series:
+    if name not in table.column_names:
+        return pl.Series(name, [None] * table.num_rows, dtype=pl.String)
+    values = table[name]
+    return pl.Series(name, values.cast(pa.string()) if pa.types.is_dictionary(values.type) else values)

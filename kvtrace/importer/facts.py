@@ -1,0 +1,148 @@
+"""What the joins need to know of the staged rows, gathered as they pass: small tables, not the rows again.
+
+    seen       a hash of (trace, span) a row, to find what arrived twice
+    sessions   internal request ids with their lifetimes
+    requests   request rows that carry an external id, or one of anybody's
+    lookups    what servers were asked, per request
+    drops      stores that stored nothing, reason unknown
+    parents    parents of a server's spans; own: the server's spans
+    transfers  numbers of a server's transfers
+    processes  first and last record
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from kvtrace.sources.dialects.columns import ID_KIND
+
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+COLUMNS: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
+    "sessions": {"request_id": pl.String, "start_ns": pl.Int64, "end_ns": pl.Int64},
+    "requests": {
+        "row": pl.Int64, "request_id": pl.String, ID_KIND: pl.String, "start_ns": pl.Int64, "end_ns": pl.Int64,
+        "trace_id": pl.String,
+    },
+    "lookups": {
+        "request_id": pl.String, "process": pl.String, "asked": pl.Int64, "least_found": pl.Int64,
+        "most_requested": pl.Int64,
+    },
+    "drops": {"row": pl.Int64, "request_id": pl.String},
+    "parents": {"process": pl.String, "parent_span_id": pl.UInt64, "start_ns": pl.Int64},
+    "own": {"span_id": pl.UInt64},
+    "transfers": {"process": pl.String, "number": pl.Int64, "start_ns": pl.Int64},
+    "processes": {"process": pl.String, "first_ns": pl.Int64, "last_ns": pl.Int64},
+}  # fmt: skip
+
+
+def words(table: pa.Table, column: str) -> tuple[npt.NDArray[np.int32], list[str]]:
+    """A dictionary column as codes (-1: null) and its words."""
+    if column not in table.column_names:
+        return np.full(table.num_rows, -1, np.int32), []
+    values = table[column].combine_chunks()
+    codes = values.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return codes, values.dictionary.to_pylist()
+
+
+def holds(table: pa.Table, column: str, *wanted: str) -> npt.NDArray[np.bool_]:
+    """Rows whose word is one of the wanted."""
+    codes, known = words(table, column)
+    found = np.zeros(table.num_rows, bool)
+    for number, word in enumerate(known):
+        if word in wanted:
+            found |= codes == number
+    return found
+
+
+@dataclass
+class Facts:
+    """The facts of all rows so far, as parts that are put together at the end."""
+
+    seen: list[npt.NDArray[np.uint64]] = field(default_factory=list)
+    parts: dict[str, list[pl.DataFrame]] = field(default_factory=lambda: {name: [] for name in COLUMNS})
+
+    def table(self, name: str) -> pl.DataFrame:
+        """All parts of one kind of fact."""
+        return pl.concat([pl.DataFrame(schema=COLUMNS[name]), *self.parts[name]])
+
+    def _keep(self, name: str, frame: pl.DataFrame) -> None:
+        if frame.height:
+            self.parts[name].append(frame.select([pl.col(c).cast(kind) for c, kind in COLUMNS[name].items()]))
+
+    def gather(self, rows: pa.Table, first: int) -> None:
+        """Take what the joins need from rows numbered from `first`."""
+        self.seen.append(_hashes(rows))
+        internal = holds(rows, ID_KIND, "internal")
+        server = holds(rows, "observer", "server") & internal
+        is_request = holds(rows, "op", "request")
+        self._sessions(rows, internal)
+        self._keep("requests", _select(rows, is_request & ~internal, first, "requests"))
+        drops = holds(rows, "op", "drop") & holds(rows, "reason", "unknown")
+        self._keep("drops", _select(rows, drops, first, "drops"))
+        self._servers(rows, server, first)
+        times = _select(rows, np.ones(rows.num_rows, bool), first, "process", "start_ns", "end_ns")
+        last = pl.max_horizontal("start_ns", "end_ns").max()
+        per_process = times.group_by("process").agg(first_ns=pl.col("start_ns").min(), last_ns=last)
+        self._keep("processes", per_process.filter(pl.col("process").is_not_null()))
+
+    def _sessions(self, rows: pa.Table, internal: npt.NDArray[np.bool_]) -> None:
+        """Internal ids and from when to when they were seen."""
+        found = _select(rows, internal, 0, "request_id", "start_ns", "end_ns").filter(pl.col("request_id").is_not_null())
+        lives = found.group_by("request_id").agg(
+            pl.col("start_ns").min(), end_ns=pl.max_horizontal("start_ns", "end_ns").max()
+        )
+        self._keep("sessions", lives)
+
+    def _servers(self, rows: pa.Table, server: npt.NDArray[np.bool_], first: int) -> None:
+        """What a cache server's spans say about those that are missing."""
+        if not server.any():
+            return
+        asked = _select(
+            rows, server & holds(rows, "op", "lookup"), first, "request_id", "process", "requested_tokens", "found_tokens"
+        )
+        self._keep("lookups", asked.group_by("request_id", "process").agg(
+            asked=(pl.col("requested_tokens").fill_null(1) != 0).sum(),
+            least_found=pl.col("found_tokens").min(),
+            most_requested=pl.col("requested_tokens").max(),
+        ))  # fmt: skip
+        spans = _select(rows, server, first, "process", "parent_span_id", "start_ns", "span_id")
+        with_parent = spans.filter(pl.col("parent_span_id").is_not_null())
+        self._keep("parents", with_parent.group_by("process", "parent_span_id").agg(pl.col("start_ns").min()))
+        self._keep("own", spans.select("span_id").drop_nulls())
+        moved = server & holds(rows, "op", "load", "store", "drop")
+        transfers = _select(rows, moved, first, "process", "transfer_id", "start_ns")
+        number = pl.col("transfer_id").str.split("#").list.last().cast(pl.Int64, strict=False)
+        self._keep("transfers", transfers.with_columns(number=number).filter(pl.col("number").is_not_null()))
+
+
+def _select(rows: pa.Table, mask: npt.NDArray[np.bool_], first: int, *names: str) -> pl.DataFrame:
+    """Some columns of some rows, as plain text and numbers; `names` may be the name of a kind of fact."""
+    at = np.flatnonzero(mask)
+    wanted = list(COLUMNS[names[0]]) if names[0] in COLUMNS else list(names)
+    taken = pa.array(at)
+    columns: dict[str, pl.Series] = {}
+    for name in wanted:
+        if name == "row":
+            columns[name] = pl.Series(at + first)
+        elif name in rows.column_names:
+            values = rows[name].take(taken)
+            columns[name] = pl.Series(values.cast(pa.string()) if pa.types.is_dictionary(values.type) else values)
+        else:
+            kind = pl.UInt64 if name.endswith("span_id") else pl.Int64 if name.endswith(("_ns", "_tokens")) else pl.String
+            columns[name] = pl.Series([None], dtype=kind).new_from_index(0, at.size)
+    return pl.DataFrame(columns)
+
+
+def _hashes(rows: pa.Table) -> npt.NDArray[np.uint64]:
+    """A hash of (trace_id, span_id) a row; 0 where either is missing, for such a row can be no duplicate."""
+    if "trace_id" not in rows.column_names or "span_id" not in rows.column_names:
+        return np.zeros(rows.num_rows, np.uint64)
+    trace, span = pl.Series(rows["trace_id"]), pl.Series(rows["span_id"])
+    known = (trace.is_not_null() & span.is_not_null()).to_numpy()
+    mixed = trace.hash().to_numpy() ^ (span.fill_null(0).to_numpy() * _SPREAD)
+    return np.where(known, mixed | np.uint64(1), np.uint64(0))

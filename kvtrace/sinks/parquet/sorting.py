@@ -1,0 +1,177 @@
+"""Span rows -> few sorted files, in bounded memory.
+
+    chunks ──► parts, one a range of buckets, each small enough to sort in memory ──► one file, or one a bucket
+          └──► rows of no request (steps, waits, holds of nobody), sorted as they fill up ──► shared/
+
+A bucket is md5_number_upper(request_id) % 64, as DuckDB computes it: a request's rows lie together, sorted by
+start, and an analysis can take one bucket at a time, here or on another machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+
+from kvtrace.schema.layout import BUCKETS, SHARED, bucket_folder
+from kvtrace.sinks.parquet.arrow import conform, memory_schema, together
+from kvtrace.sinks.parquet.writer import ROW_GROUP_ROWS, open_writer
+
+ONE_FILE_ROWS = 2_000_000
+"""Up to so many rows a run keeps its requests' rows in one file; beyond, a folder a bucket."""
+SORT_ROWS = 300_000
+"""So many rows are sorted in memory at a time."""
+NO_BUCKET = 255
+
+
+def write_sorted(chunks: Iterable[pa.Table], estimate: int, folder: Path, scratch: Path, run_id: str) -> int:
+    """Write span rows sorted by bucket, request and start; returns how many there were.
+
+    Args:
+        chunks: rows; columns of `span` that a chunk lacks are null, run_id and bucket are added here.
+        estimate: about how many rows there are.
+        folder: the table's folder.
+        scratch: a folder for parts, made and removed.
+        run_id: the run they belong to.
+    """
+    parts = _Parts(estimate, scratch)
+    out = _Output(folder, run_id, bucketed=estimate > ONE_FILE_ROWS)
+    try:
+        rows = sum(parts.add(chunk) for chunk in chunks)
+        for table in parts.tables():
+            out.write(_sorted(table))
+        out.close()
+    finally:
+        out.close()
+        shutil.rmtree(scratch, ignore_errors=True)
+    return rows
+
+
+class _Parts:
+    """Chunks split into ranges of buckets that are small enough to sort; with one range they stay in memory."""
+
+    def __init__(self, estimate: int, scratch: Path) -> None:
+        self.ranges = min(BUCKETS, estimate // SORT_ROWS + 1)
+        self.scratch = scratch
+        self.held: list[pa.Table] = []
+        self.files: list[list[Path]] = [[] for _ in range(self.ranges + 1)]
+
+    def add(self, chunk: pa.Table) -> int:
+        """Split one chunk; the last range holds the rows of no request."""
+        bucket = _buckets(chunk)
+        rows = _with_bucket(chunk, bucket)
+        if self.ranges == 1:
+            self.held.append(rows)
+            return rows.num_rows
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        place = np.where(bucket == NO_BUCKET, self.ranges, bucket.astype(np.int64) * self.ranges // BUCKETS)
+        order = np.argsort(place, kind="stable")
+        rows = rows.take(pa.array(order))
+        edges = np.searchsorted(place[order], np.arange(self.ranges + 2))
+        for number, (low, high) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+            if high > low:
+                file = self.scratch / f"{number:02d}-{len(self.files[number]):06d}.arrow"
+                feather.write_feather(rows.slice(low, high - low), str(file), compression="uncompressed")
+                self.files[number].append(file)
+        return rows.num_rows
+
+    def tables(self) -> Iterator[pa.Table]:
+        """The ranges one after the other; rows of no request last, as many at a time as can be sorted."""
+        if self.held:
+            yield together(self.held, memory_schema("span"))
+        for number, files in enumerate(self.files):
+            held: list[pa.Table] = []
+            for file in files:
+                held.append(feather.read_table(str(file)))
+                if number == self.ranges and sum(part.num_rows for part in held) >= SORT_ROWS:
+                    yield together(held, memory_schema("span"))
+                    held = []
+            if held:
+                yield together(held, memory_schema("span"))
+
+
+def _buckets(chunk: pa.Table) -> npt.NDArray[np.uint8]:
+    """Bucket of every row, NO_BUCKET without a request. Little-endian: the first byte decides."""
+    if "request_id" not in chunk.column_names:
+        return np.full(chunk.num_rows, NO_BUCKET, np.uint8)
+    ids = chunk["request_id"].combine_chunks()
+    ids = ids if pa.types.is_dictionary(ids.type) else ids.dictionary_encode()
+    own = [hashlib.md5(name.encode(), usedforsecurity=False).digest()[0] % BUCKETS for name in ids.dictionary.to_pylist()]
+    codes = ids.indices.fill_null(len(own)).to_numpy(zero_copy_only=False)
+    return np.array([*own, NO_BUCKET], np.uint8)[codes]
+
+
+def _with_bucket(chunk: pa.Table, bucket: npt.NDArray[np.uint8]) -> pa.Table:
+    kept = chunk.drop_columns(["bucket"]) if "bucket" in chunk.column_names else chunk
+    return kept.append_column("bucket", pa.array(bucket))
+
+
+def _sorted(table: pa.Table) -> pa.Table:
+    """Rows by bucket, request, start, span id."""
+    keys = []
+    for name in ("span_id", "start_ns"):
+        if name in table.column_names:
+            keys.append(table[name].fill_null(0).to_numpy())
+    if "request_id" in table.column_names:
+        ids = table["request_id"].combine_chunks()
+        ids = ids if pa.types.is_dictionary(ids.type) else ids.dictionary_encode()
+        rank = np.empty(len(ids.dictionary) + 1, np.int64)
+        rank[pc.sort_indices(ids.dictionary).to_numpy()] = np.arange(len(ids.dictionary))
+        rank[-1] = -1
+        keys.append(rank[ids.indices.fill_null(len(ids.dictionary)).to_numpy(zero_copy_only=False)])
+    if "bucket" in table.column_names:
+        keys.append(table["bucket"].to_numpy())
+    return table.take(pa.array(np.lexsort(keys))) if keys else table
+
+
+class _Output:
+    """Consecutive sorted tables into files: one for all requests or one a bucket; rows of no request apart."""
+
+    def __init__(self, folder: Path, run_id: str, *, bucketed: bool) -> None:
+        self.folder, self.run_id, self.bucketed = folder, run_id, bucketed
+        self.shared = 0
+        self._place: Path | None = None
+        self._writer: pq.ParquetWriter | None = None
+        self._opened = ExitStack()
+
+    def write(self, table: pa.Table) -> None:
+        """Write one sorted table."""
+        bucket = table["bucket"].to_numpy()
+        nobody = int(np.searchsorted(bucket, NO_BUCKET))
+        edges = np.flatnonzero(np.diff(bucket[:nobody])) + 1 if self.bucketed else np.empty(0, np.int64)
+        for low, high in zip([0, *edges], [*edges, nobody], strict=True):
+            if high > low:
+                place = self.folder / bucket_folder(int(bucket[low])) if self.bucketed else self.folder
+                self._rows(table.slice(low, high - low), place / "part-000.parquet")
+        if nobody < table.num_rows:
+            self._rows(table.slice(nobody), self.folder / SHARED / f"part-{self.shared:03d}.parquet")
+            self.shared += 1
+
+    def _rows(self, rows: pa.Table, place: Path) -> None:
+        if place != self._place or self._writer is None:
+            self.close()
+            self._writer = self._opened.enter_context(open_writer(place, "span"))
+            self._place = place
+        self._writer.write_table(_whole(rows, self.run_id), row_group_size=ROW_GROUP_ROWS)
+
+    def close(self) -> None:
+        """Finish the file being written."""
+        self._opened.close()
+        self._writer = None
+
+
+def _whole(table: pa.Table, run_id: str) -> pa.Table:
+    """The rows as the schema wants them, of this run."""
+    kept = table.drop_columns(["run_id"]) if "run_id" in table.column_names else table
+    codes = pa.array(np.zeros(kept.num_rows, np.int32))
+    run = pa.DictionaryArray.from_arrays(codes, pa.array([run_id]))
+    return conform(kept.append_column("run_id", run), "span")
