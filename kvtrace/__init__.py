@@ -28,7 +28,7 @@ __all__ = ["__version__", "analyze", "figure", "open_run"]
 
 def open_run(path: str | Path) -> Run:
     """Open a run directory; see kvtrace.run.open_run."""
-    from kvtrace.run import open_run as opened  # noqa: PLC0415 - `import kvtrace` must stay light inside an engine
+    from kvtrace.run import open_run as opened
 
     return opened(path)
 
@@ -39,7 +39,7 @@ def analyze(run: Run | str | Path, question: str, **options: Any) -> pl.DataFram
     Raises:
         UsageError: no such question.
     """
-    from kvtrace.analyses import question as find  # noqa: PLC0415
+    from kvtrace.analyses import question as find
 
     return find(question)(_opened(run), **options)
 
@@ -50,13 +50,13 @@ def figure(run: Run | str | Path, panel: str, **options: Any) -> go.Figure:
     Raises:
         UsageError: no such panel.
     """
-    from kvtrace.panels import panel as find  # noqa: PLC0415
+    from kvtrace.panels import panel as find
 
     module = find(panel)
     return module.draw(module.data(_opened(run), **options))
 
 
 def _opened(run: Run | str | Path) -> Run:
-    from kvtrace.run import Run  # noqa: PLC0415
+    from kvtrace.run import Run
 
     return run if isinstance(run, Run) else open_run(run)

@@ -31,4 +31,6 @@ def refresh(sample: Path) -> None:
 if __name__ == "__main__":
     for found in samples():
         refresh(found)
-        print(found.name, sum(file.stat().st_size for file in found.rglob("*") if file.is_file()) // 1000, "kB")
+        print(
+            found.name, sum(file.stat().st_size for file in found.rglob("*") if file.is_file()) // 1000, "kB"
+        )

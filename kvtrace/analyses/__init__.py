@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib
-from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -17,6 +16,8 @@ from typing import TYPE_CHECKING
 from kvtrace.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import polars as pl
 
     Question = Callable[..., pl.DataFrame]

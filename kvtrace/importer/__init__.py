@@ -12,12 +12,11 @@ memory does not grow with the input.
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvtrace.errors import InputError, KvtraceError, RunError, RunExistsError
 from kvtrace.importer.formats import FORMATS
@@ -25,6 +24,9 @@ from kvtrace.importer.joining import join
 from kvtrace.importer.reading import InputReport, read_inputs
 from kvtrace.importer.staging import Staging
 from kvtrace.importer.writing import write_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 __all__ = ["FORMATS", "ImportReport", "InputReport", "import_files"]
 
@@ -62,10 +64,16 @@ def import_files(
     try:
         staging = Staging(building / "staging")
         reports = read_inputs(
-            inputs, staging, format=format, keep_content=keep_content, on_progress=on_progress or (lambda *_: None)
+            inputs,
+            staging,
+            format=format,
+            keep_content=keep_content,
+            on_progress=on_progress or (lambda *_: None),
         )
-        rows = write_run(building / "run", staging, join(staging), reports, keep_content=keep_content, group=group)
-        os.replace(building / "run", out)
+        rows = write_run(
+            building / "run", staging, join(staging), reports, keep_content=keep_content, group=group
+        )
+        (building / "run").replace(out)
     except KvtraceError:
         raise
     except OSError as error:
@@ -82,5 +90,5 @@ def _building_place(out: Path) -> Path:
         return Path(tempfile.mkdtemp(prefix=f".{out.name}.importing-", dir=out.absolute().parent))
     except OSError as error:
         raise RunError(
-            f"{out}: cannot be made ({error.strerror or error}); choose an --out in a folder that you can write."
+            f"{out}: cannot be made ({error.strerror or error}); choose an --out in a folder you can write."
         ) from error

@@ -7,10 +7,14 @@ transfers (which overlapping stores of one session leave as well: LMCache keeps 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 
-from kvtrace.importer.facts import Facts
 from kvtrace.sources.losses import JOIN, Loss
+
+if TYPE_CHECKING:
+    from kvtrace.importer.facts import Facts
 
 
 def missing_spans(facts: Facts, asked: pl.DataFrame) -> list[Loss]:
@@ -24,7 +28,9 @@ def _unseen_lookups(facts: Facts, asked: pl.DataFrame) -> list[Loss]:
     if not lookups.height or not asked.height:
         return []
     spans = lookups.group_by("request_id").agg(pl.col("asked").sum())
-    lines = asked.group_by("request_id").agg(lines=pl.len().cast(pl.Int64), low=pl.min("time_ns"), high=pl.max("time_ns"))
+    lines = asked.group_by("request_id").agg(
+        lines=pl.len().cast(pl.Int64), low=pl.min("time_ns"), high=pl.max("time_ns")
+    )
     missing = lines.join(spans, on="request_id", how="left").with_columns(
         missing=pl.col("lines") - pl.col("asked").fill_null(0)
     ).filter(pl.col("missing") > 0)  # fmt: skip
@@ -45,7 +51,10 @@ def _orphans(facts: Facts) -> list[Loss]:
         pl.col("parent_span_id").n_unique(), pl.min("start_ns").alias("low"), pl.max("start_ns").alias("high")
     ).sort("process")  # fmt: skip
     detail = "parents of the cache server's spans that never came"
-    return [Loss(JOIN, "unclean_end", count, process, None, low, high, detail) for process, count, low, high in rows.iter_rows()]
+    return [
+        Loss(JOIN, "unclean_end", count, process, None, low, high, detail)
+        for process, count, low, high in rows.iter_rows()
+    ]
 
 
 def _gaps(facts: Facts) -> list[Loss]:
@@ -55,4 +64,7 @@ def _gaps(facts: Facts) -> list[Loss]:
         low=pl.min("start_ns"), high=pl.max("start_ns"),
     ).filter(pl.col("missing") > 0).sort("process")  # fmt: skip
     detail = "numbers missing among the cache server's transfers (stores or retrieves without a span)"
-    return [Loss(JOIN, "sequence_gap", count, process, None, low, high, detail) for process, count, low, high in rows.iter_rows()]
+    return [
+        Loss(JOIN, "sequence_gap", count, process, None, low, high, detail)
+        for process, count, low, high in rows.iter_rows()
+    ]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from kvtrace.importer.facts import Facts
 from kvtrace.sources.losses import JOIN, Loss
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kvtrace.importer.facts import Facts
 
 _COLUMNS = ("trace_id", "span_id", "process", "start_ns", "evidence")
 
@@ -40,7 +44,15 @@ def duplicates(facts: Facts, chunks: Iterable[pa.Table]) -> tuple[npt.NDArray[np
     extra = pl.concat(frames).filter(pl.int_range(pl.len()).over("trace_id", "span_id") > 0)
     counted = extra.filter(pl.col("evidence").ne_missing("derived"))
     losses = [
-        Loss(JOIN, "duplicate", count, process=process, from_ns=low, to_ns=high, detail="spans that arrived twice")
+        Loss(
+            JOIN,
+            "duplicate",
+            count,
+            process=process,
+            from_ns=low,
+            to_ns=high,
+            detail="spans that arrived twice",
+        )
         for process, count, low, high in counted.group_by("process")
         .agg(pl.len(), pl.col("start_ns").min().alias("low"), pl.col("start_ns").max().alias("high"))
         .sort("process")

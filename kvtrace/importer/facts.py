@@ -1,13 +1,13 @@
 """What the joins need to know of the staged rows, gathered as they pass: small tables, not the rows again.
 
-    seen       a hash of (trace, span) a row, to find what arrived twice
-    sessions   internal request ids with their lifetimes
-    requests   request rows that carry an external id, or one of anybody's
-    lookups    what servers were asked, per request
-    drops      stores that stored nothing, reason unknown
-    parents    parents of a server's spans; own: the server's spans
-    transfers  numbers of a server's transfers
-    processes  first and last record
+seen       a hash of (trace, span) a row, to find what arrived twice
+sessions   internal request ids with their lifetimes
+requests   request rows that carry an external id, or one of anybody's
+lookups    what servers were asked, per request
+drops      stores that stored nothing, reason unknown
+parents    parents of a server's spans; own: the server's spans
+transfers  numbers of a server's transfers
+processes  first and last record
 """
 
 from __future__ import annotations
@@ -25,11 +25,18 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 COLUMNS: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
     "sessions": {"request_id": pl.String, "start_ns": pl.Int64, "end_ns": pl.Int64},
     "requests": {
-        "row": pl.Int64, "request_id": pl.String, ID_KIND: pl.String, "start_ns": pl.Int64, "end_ns": pl.Int64,
+        "row": pl.Int64,
+        "request_id": pl.String,
+        ID_KIND: pl.String,
+        "start_ns": pl.Int64,
+        "end_ns": pl.Int64,
         "trace_id": pl.String,
     },
     "lookups": {
-        "request_id": pl.String, "process": pl.String, "asked": pl.Int64, "least_found": pl.Int64,
+        "request_id": pl.String,
+        "process": pl.String,
+        "asked": pl.Int64,
+        "least_found": pl.Int64,
         "most_requested": pl.Int64,
     },
     "drops": {"row": pl.Int64, "request_id": pl.String},
@@ -37,7 +44,7 @@ COLUMNS: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
     "own": {"span_id": pl.UInt64},
     "transfers": {"process": pl.String, "number": pl.Int64, "start_ns": pl.Int64},
     "processes": {"process": pl.String, "first_ns": pl.Int64, "last_ns": pl.Int64},
-}  # fmt: skip
+}
 
 
 def words(table: pa.Table, column: str) -> tuple[npt.NDArray[np.int32], list[str]]:
@@ -92,7 +99,9 @@ class Facts:
 
     def _sessions(self, rows: pa.Table, internal: npt.NDArray[np.bool_]) -> None:
         """Internal ids and from when to when they were seen."""
-        found = _select(rows, internal, 0, "request_id", "start_ns", "end_ns").filter(pl.col("request_id").is_not_null())
+        found = _select(rows, internal, 0, "request_id", "start_ns", "end_ns").filter(
+            pl.col("request_id").is_not_null()
+        )
         lives = found.group_by("request_id").agg(
             pl.col("start_ns").min(), end_ns=pl.max_horizontal("start_ns", "end_ns").max()
         )
@@ -103,13 +112,22 @@ class Facts:
         if not server.any():
             return
         asked = _select(
-            rows, server & holds(rows, "op", "lookup"), first, "request_id", "process", "requested_tokens", "found_tokens"
+            rows,
+            server & holds(rows, "op", "lookup"),
+            first,
+            "request_id",
+            "process",
+            "requested_tokens",
+            "found_tokens",
         )
-        self._keep("lookups", asked.group_by("request_id", "process").agg(
-            asked=(pl.col("requested_tokens").fill_null(1) != 0).sum(),
-            least_found=pl.col("found_tokens").min(),
-            most_requested=pl.col("requested_tokens").max(),
-        ))  # fmt: skip
+        self._keep(
+            "lookups",
+            asked.group_by("request_id", "process").agg(
+                asked=(pl.col("requested_tokens").fill_null(1) != 0).sum(),
+                least_found=pl.col("found_tokens").min(),
+                most_requested=pl.col("requested_tokens").max(),
+            ),
+        )
         spans = _select(rows, server, first, "process", "parent_span_id", "start_ns", "span_id")
         with_parent = spans.filter(pl.col("parent_span_id").is_not_null())
         self._keep("parents", with_parent.group_by("process", "parent_span_id").agg(pl.col("start_ns").min()))
@@ -131,9 +149,17 @@ def _select(rows: pa.Table, mask: npt.NDArray[np.bool_], first: int, *names: str
             columns[name] = pl.Series(at + first)
         elif name in rows.column_names:
             values = rows[name].take(taken)
-            columns[name] = pl.Series(values.cast(pa.string()) if pa.types.is_dictionary(values.type) else values)
+            columns[name] = pl.Series(
+                values.cast(pa.string()) if pa.types.is_dictionary(values.type) else values
+            )
         else:
-            kind = pl.UInt64 if name.endswith("span_id") else pl.Int64 if name.endswith(("_ns", "_tokens")) else pl.String
+            kind = (
+                pl.UInt64
+                if name.endswith("span_id")
+                else pl.Int64
+                if name.endswith(("_ns", "_tokens"))
+                else pl.String
+            )
             columns[name] = pl.Series([None], dtype=kind).new_from_index(0, at.size)
     return pl.DataFrame(columns)
 

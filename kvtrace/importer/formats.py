@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvtrace.errors import InputError
 from kvtrace.schema.layout import RUN_FILE
 from kvtrace.sources import lmcache_hash_log, recording
 from kvtrace.sources.otlp.sniffing import BODY, FRAMES, HEAD_BYTES, JSON, sniff
 from kvtrace.sources.otlp.stream import open_input
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HASH_LOG = "lmcache-hash-log"
 RECORDING = "recording"
@@ -47,9 +50,13 @@ def expand(inputs: list[Path]) -> list[tuple[Path, bool]]:
     found: list[tuple[Path, bool]] = []
     for path in inputs:
         if path.is_dir() and not (path / RUN_FILE).is_file():
-            below = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
+            below = sorted(
+                file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")
+            )
             if not below:
-                raise InputError(f"{path}: is an empty folder; name the files or the folder that holds the traces.")
+                raise InputError(
+                    f"{path}: is an empty folder; name the files or the folder that holds the traces."
+                )
             found.extend((file, False) for file in below)
         elif path.exists():
             found.append((path, True))

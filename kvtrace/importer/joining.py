@@ -1,14 +1,14 @@
 """Joins over everything that was staged, from the facts gathered on the way, and the rows as they come out.
 
-    naming.py           one request under all of its names
-    duplicates.py       one span once
-    contradictions.py   what one source says is missing from another
+naming.py           one request under all of its names
+duplicates.py       one span once
+contradictions.py   what one source says is missing from another
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,13 @@ from kvtrace.importer.contradictions import missing_spans
 from kvtrace.importer.duplicates import duplicates
 from kvtrace.importer.facts import holds
 from kvtrace.importer.naming import Names, meaning, resolve
-from kvtrace.importer.staging import Staging
 from kvtrace.sources.dialects.columns import ID_KIND
-from kvtrace.sources.losses import Loss
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvtrace.importer.staging import Staging
+    from kvtrace.sources.losses import Loss
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,7 @@ def join(staging: Staging) -> Joined:
 
 
 def _duplicate_drops(staging: Staging) -> npt.NDArray[np.int64]:
-    """A request whose every lookup found all that it asked for: a store of it that stored nothing is a
-    duplicate, for its keys were there already."""
+    """Drops of requests whose every lookup found all that it asked for: their keys were there already."""
     all_there = (
         staging.facts.table("lookups")
         .group_by("request_id").agg(pl.min("least_found"), pl.max("most_requested"))

@@ -12,13 +12,16 @@ their lifetimes; what stays ambiguous keeps its own name, numbered, and is count
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import polars as pl
 
-from kvtrace.importer.facts import Facts
 from kvtrace.importer.pairing import pair
 from kvtrace.sources.dialects.columns import ID_KIND
 from kvtrace.sources.losses import JOIN, Loss
+
+if TYPE_CHECKING:
+    from kvtrace.importer.facts import Facts
 
 INTERNAL = r"^(.+)-[0-9a-f]{8}$"
 """vLLM 0.32: the internal id is the external one and eight random hex digits."""
@@ -46,10 +49,12 @@ def resolve(facts: Facts, asked: pl.DataFrame) -> Names:
         .select(alias="request_id", start_ns="start_ns", end_ns="end_ns")
         .unique(subset=["alias", "start_ns"], keep="first")
     )
-    crowded = pl.concat([
-        external.group_by("alias").len().filter(pl.col("len") > 1).select("alias"),
-        rows.group_by("alias").len().filter(pl.col("len") > 1).select("alias"),
-    ])["alias"].unique()  # fmt: skip
+    crowded = pl.concat(
+        [
+            external.group_by("alias").len().filter(pl.col("len") > 1).select("alias"),
+            rows.group_by("alias").len().filter(pl.col("len") > 1).select("alias"),
+        ]
+    )["alias"].unique()
     several = pl.col("alias").is_in(crowded.implode())
     fixed = external.filter(~several).select("alias", "request_id")
     order = ["alias", "start_ns", "end_ns"]
@@ -75,30 +80,50 @@ def _numbered(requests: pl.DataFrame, fixed: pl.DataFrame, paired: pl.DataFrame)
     own = requests.filter(pl.col(ID_KIND) == "external").unique(subset=["request_id", "start_ns"])
     crowded = own.group_by("request_id").len().filter(pl.col("len") > 1).select("request_id")
     rows = own.join(crowded, on="request_id", how="semi").select(alias="request_id", start_ns="start_ns")
-    rows = rows.join(fixed, on="alias", how="anti").join(paired, on=["alias", "start_ns"], how="anti").sort("alias", "start_ns")
+    rows = (
+        rows.join(fixed, on="alias", how="anti")
+        .join(paired, on=["alias", "start_ns"], how="anti")
+        .sort("alias", "start_ns")
+    )
     number = (pl.int_range(pl.len()).over("alias") + 1).cast(pl.String)
     return rows.with_columns(request_id=pl.col("alias") + "#" + number)
 
 
 def _aliases(
-    requests: pl.DataFrame, external: pl.DataFrame, fixed: pl.DataFrame, by_start: pl.DataFrame, numbered: pl.DataFrame
+    requests: pl.DataFrame,
+    external: pl.DataFrame,
+    fixed: pl.DataFrame,
+    by_start: pl.DataFrame,
+    numbered: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every other name of every request: derived by the engine's rule, or given on its span."""
     own = meaning(requests.with_columns(alias="request_id"), fixed, by_start)
     given = own.filter(pl.col(ID_KIND) == "external").select("alias", request_id="meant")
-    names = pl.concat([
-        external.select("alias", "request_id"), numbered.select("alias", "request_id"), given,
-    ]).unique()  # fmt: skip
+    names = pl.concat(
+        [
+            external.select("alias", "request_id"),
+            numbered.select("alias", "request_id"),
+            given,
+        ]
+    ).unique()
     client = pl.coalesce([pl.col("alias").str.extract(rule, 1) for rule in CLIENT])
-    derived = pl.concat([
-        names.filter(pl.col("alias") != pl.col("request_id")).with_columns(kind=pl.lit("external")),
-        names.with_columns(alias=client, kind=pl.lit("client")).drop_nulls("alias").unique(),
-    ]).with_columns(source=pl.lit("vllm"), evidence=pl.lit("derived"))  # fmt: skip
+    derived = pl.concat(
+        [
+            names.filter(pl.col("alias") != pl.col("request_id")).with_columns(kind=pl.lit("external")),
+            names.with_columns(alias=client, kind=pl.lit("client")).drop_nulls("alias").unique(),
+        ]
+    ).with_columns(source=pl.lit("vllm"), evidence=pl.lit("derived"))
     traces = own.filter(pl.col("trace_id").is_not_null()).select(
-        alias="trace_id", request_id="meant", kind=pl.lit("trace"), source=pl.lit("otlp"), evidence=pl.lit("native")
-    )  # fmt: skip
+        alias="trace_id",
+        request_id="meant",
+        kind=pl.lit("trace"),
+        source=pl.lit("otlp"),
+        evidence=pl.lit("native"),
+    )
     columns = ["alias", "kind", "request_id", "source", "evidence"]
-    return pl.concat([derived.select(columns), traces.select(columns).unique()]).sort("request_id", "kind", "alias")
+    return pl.concat([derived.select(columns), traces.select(columns).unique()]).sort(
+        "request_id", "kind", "alias"
+    )
 
 
 def meaning(rows: pl.DataFrame, fixed: pl.DataFrame, by_start: pl.DataFrame) -> pl.DataFrame:
@@ -106,7 +131,10 @@ def meaning(rows: pl.DataFrame, fixed: pl.DataFrame, by_start: pl.DataFrame) -> 
     found = rows.join(fixed.rename({"request_id": "fixed"}), on="alias", how="left", maintain_order="left")
     if by_start.height:
         found = found.join(
-            by_start.rename({"request_id": "timed"}), on=["alias", "start_ns"], how="left", maintain_order="left"
+            by_start.rename({"request_id": "timed"}),
+            on=["alias", "start_ns"],
+            how="left",
+            maintain_order="left",
         )
     else:
         found = found.with_columns(timed=pl.lit(None, dtype=pl.String))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Lifetime = tuple[int, int]
 
@@ -37,8 +40,8 @@ def pair(rows: pl.DataFrame, requests: pl.DataFrame) -> tuple[pl.DataFrame, int]
 def in_time_order(rows: Sequence[Lifetime], requests: Sequence[Lifetime]) -> list[int | None]:
     """For each row the request it overlaps most, each request once, never against the order of time.
 
-        rows       [----)    [-----)             first row -> first request, second row -> second request
-        requests    [---)     [---)  [--)        a tie between two requests: neither
+    rows       [----)    [-----)             first row -> first request, second row -> second request
+    requests    [---)     [---)  [--)        a tie between two requests: neither
     """
     chosen: list[int | None] = []
     first = 0

@@ -6,18 +6,21 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvtrace.errors import InputError, UnknownFormatError, UsageError
 from kvtrace.importer import formats
 from kvtrace.importer.runs import read_run
-from kvtrace.importer.staging import Staging
 from kvtrace.sources import lmcache_hash_log, otlp, recording
 from kvtrace.sources.dialects import to_words
 from kvtrace.sources.losses import Loss
-from kvtrace.sources.otlp.framing import batches
 from kvtrace.sources.otlp.batch import Undecodable
+from kvtrace.sources.otlp.framing import batches
 from kvtrace.sources.otlp.sniffing import JSON
 from kvtrace.sources.otlp.stream import Limits, open_input
+
+if TYPE_CHECKING:
+    from kvtrace.importer.staging import Staging
 
 Progress = Callable[[Path, int, int], None]
 
@@ -35,7 +38,12 @@ class InputReport:
 
 
 def read_inputs(
-    inputs: Sequence[Path], staging: Staging, *, format: str, keep_content: bool, on_progress: Progress  # noqa: A002
+    inputs: Sequence[Path],
+    staging: Staging,
+    *,
+    format: str,  # noqa: A002 - the option's name on the command line
+    keep_content: bool,
+    on_progress: Progress,
 ) -> list[InputReport]:
     """Read every input.
 
@@ -59,7 +67,9 @@ def read_inputs(
                 "Name the format with --format if it is one of them."
             )
         elif kind is None:
-            reports.append(InputReport(path, "unknown", 0, 0, {}, ("is nothing that this version reads; left out",)))
+            reports.append(
+                InputReport(path, "unknown", 0, 0, {}, ("is nothing that this version reads; left out",))
+            )
         else:
             reports.append(_read(path, kind, staging, keep_content=keep_content))
         on_progress(path, size, size)
@@ -73,13 +83,16 @@ def _nothing(reports: list[InputReport]) -> None:
     seen = ", ".join(f"{report.path.name} ({report.format})" for report in reports[:5])
     lost = sum((Counter(report.lost) for report in reports), Counter())
     what = f"; {sum(lost.values())} records were {', '.join(sorted(lost))}" if lost else ""
-    raise InputError(f"import: no record could be read from {seen}{what}. Name files of traces that hold some.")
+    raise InputError(
+        f"import: no record could be read from {seen}{what}. Name files of traces that hold some."
+    )
 
 
 def _read(path: Path, kind: str, staging: Staging, *, keep_content: bool) -> InputReport:
     """Read one input of a known format, and report the difference it made."""
     spans, losses = staging.spans, len(staging.losses)
-    rows, notes = 0, ()
+    rows = 0
+    notes: tuple[str, ...] = ()
     if kind == formats.RUN:
         rows = read_run(path, staging)
     elif kind == formats.HASH_LOG:
@@ -116,7 +129,9 @@ def _hash_log(path: Path, staging: Staging) -> int:
         lines: list[bytes] = []
         for item in batches(stream, JSON, Limits()):
             if isinstance(item, Undecodable):
-                staging.losses.append(Loss(path.name, "undecodable", item.count, op="lookup", detail=item.detail))
+                staging.losses.append(
+                    Loss(path.name, "undecodable", item.count, op="lookup", detail=item.detail)
+                )
             else:
                 lines.extend(item)
     found = lmcache_hash_log.decode(lines, path.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -11,10 +11,14 @@ import pyarrow.parquet as pq
 
 from kvtrace import schema
 from kvtrace.errors import InputError
-from kvtrace.importer.staging import Staging
 from kvtrace.schema.layout import RUN_FILE, table_files
 from kvtrace.schema.tables import TABLES
 from kvtrace.sources.losses import JOIN
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kvtrace.importer.staging import Staging
 
 _JOINED_ANEW = ("run_id", "bucket")
 
@@ -29,7 +33,9 @@ def read_run(path: Path, staging: Staging) -> int:
         meta = msgspec.json.decode((path / RUN_FILE).read_bytes(), type=dict[str, object])
         version = meta.get("schema_version")
         if not isinstance(version, int) or not 1 <= version <= schema.VERSION:
-            raise InputError(f"{path}: is a run of schema v{version}; this kvtrace reads up to v{schema.VERSION}.")
+            raise InputError(
+                f"{path}: is a run of schema v{version}; this kvtrace reads up to v{schema.VERSION}."
+            )
         rows = 0
         for table in TABLES:
             for file in table_files(path, table):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.feather as feather
@@ -13,15 +11,19 @@ import pyarrow.feather as feather
 from kvtrace.importer.facts import Facts
 from kvtrace.sinks.parquet.arrow import together
 from kvtrace.sources.dialects import STAGED
-from kvtrace.sources.losses import Loss
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from kvtrace.sources.losses import Loss
 
 ROWS_A_FILE = 200_000
 
 
 @dataclass
 class Staging:
-    """The staging area of one import: span rows in Arrow files, numbered across them; facts about them and
-    the small tables in memory."""
+    """Span rows in Arrow files, numbered across them; facts about them and the small tables in memory."""
 
     folder: Path
     facts: Facts = field(default_factory=Facts)
@@ -55,7 +57,9 @@ class Staging:
         self.folder.mkdir(parents=True, exist_ok=True)
         rows = together(self._held, STAGED)
         self.facts.gather(rows, self.spans - self._held_rows)
-        feather.write_feather(rows, str(self.folder / f"rows-{self._files:06d}.arrow"), compression="uncompressed")
+        feather.write_feather(
+            rows, str(self.folder / f"rows-{self._files:06d}.arrow"), compression="uncompressed"
+        )
         self._files += 1
         self._held, self._held_rows = [], 0
 

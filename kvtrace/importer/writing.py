@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import uuid
-from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,17 +19,29 @@ from kvtrace.sinks.parquet.sorting import write_sorted
 from kvtrace.sinks.parquet.writer import write_table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from kvtrace.importer.reading import InputReport
     from kvtrace.importer.staging import Staging
 
+
 def write_run(
-    folder: Path, staging: Staging, joined: Joined, reports: Sequence[InputReport], *, keep_content: bool, group: str | None
+    folder: Path,
+    staging: Staging,
+    joined: Joined,
+    reports: Sequence[InputReport],
+    *,
+    keep_content: bool,
+    group: str | None,
 ) -> dict[str, int]:
     """Write every table and run.json; returns the rows of each table."""
     folder.mkdir(mode=0o700)
     run_id = uuid.uuid4().hex
     scratch = staging.folder / "sorting"
-    rows = {"span": write_sorted(joined_rows(staging, joined), staging.spans, folder / "span", scratch, run_id)}
+    rows = {
+        "span": write_sorted(joined_rows(staging, joined), staging.spans, folder / "span", scratch, run_id)
+    }
     small = {
         "request_key": _table("request_key", staging.keys),
         "alias": joined.names.aliases.to_arrow(),
@@ -59,7 +68,9 @@ def _table(table: str, rows: list[dict[str, Any]]) -> pa.Table:
 
 def _of_run(part: pa.Table, run_id: str) -> pa.Table:
     """The rows belong to the run that is being written."""
-    return part.set_column(part.column_names.index("run_id"), "run_id", pa.array([run_id] * part.num_rows, pa.string()))
+    return part.set_column(
+        part.column_names.index("run_id"), "run_id", pa.array([run_id] * part.num_rows, pa.string())
+    )
 
 
 def _processes(staging: Staging, seen: pl.DataFrame) -> list[dict[str, Any]]:
@@ -76,9 +87,15 @@ def _processes(staging: Staging, seen: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def _write_meta(
-    folder: Path, run_id: str, staging: Staging, reports: Sequence[InputReport], rows: dict[str, int],
-    *, keep_content: bool, group: str | None,
-) -> None:  # fmt: skip
+    folder: Path,
+    run_id: str,
+    staging: Staging,
+    reports: Sequence[InputReport],
+    rows: dict[str, int],
+    *,
+    keep_content: bool,
+    group: str | None,
+) -> None:
     """run.json: who recorded what, with which versions; its appearance makes the directory a run."""
     described = staging.recordings[0] if staging.recordings else {}
     meta = {
@@ -92,14 +109,20 @@ def _write_meta(
         "engines": described.get("engines"),
         "recording": described or None,
         "inputs": [
-            {"name": report.path.name, "format": report.format, "spans": report.spans, "other_rows": report.other_rows,
-             "lost": report.lost, "notes": list(report.notes)}
+            {
+                "name": report.path.name,
+                "format": report.format,
+                "spans": report.spans,
+                "other_rows": report.other_rows,
+                "lost": report.lost,
+                "notes": list(report.notes),
+            }
             for report in reports
         ],
         "rows": rows,
         "content_kept": keep_content,
         "content_dropped": dict(sorted(staging.content.items())),
-    }  # fmt: skip
+    }
     partial = folder / f"{RUN_FILE}.tmp"
     partial.write_bytes(msgspec.json.format(msgspec.json.encode(meta), indent=2) + b"\n")
-    os.replace(partial, folder / RUN_FILE)
+    partial.replace(folder / RUN_FILE)

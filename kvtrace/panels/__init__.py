@@ -10,9 +10,12 @@ import difflib
 import importlib
 from functools import cache
 from importlib.resources import files
-from types import ModuleType
+from typing import TYPE_CHECKING
 
 from kvtrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 
 @cache

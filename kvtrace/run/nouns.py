@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvtrace.schema.layout import table_files
 from kvtrace.schema.tables import TABLE_DOCS, TABLES, Column
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import duckdb
 
 _DUCKDB = {
@@ -45,10 +46,12 @@ def _quoted(text: str) -> str:
 def _table_view(name: str, columns: tuple[Column, ...], parquet: list[Path]) -> str:
     """A view over a table's files, or over no rows of the same types when there are none."""
     if parquet:
-        source = f"read_parquet([{', '.join(_quoted(str(file)) for file in parquet)}], hive_partitioning=false)"  # noqa: S608 - our own file names, quoted
+        source = (
+            f"read_parquet([{', '.join(_quoted(str(file)) for file in parquet)}], hive_partitioning=false)"
+        )
         return f"CREATE VIEW {name} AS SELECT {', '.join(column.name for column in columns)} FROM {source}"  # noqa: S608
     nulls = ", ".join(f"NULL::{_DUCKDB[column.type]} AS {column.name}" for column in columns)
-    return f"CREATE VIEW {name} AS SELECT {nulls} WHERE false"  # noqa: S608
+    return f"CREATE VIEW {name} AS SELECT {nulls} WHERE false"
 
 
 def create_views(connection: duckdb.DuckDBPyConnection, run: Path) -> None:
@@ -57,7 +60,7 @@ def create_views(connection: duckdb.DuckDBPyConnection, run: Path) -> None:
     A noun may build on another; views bind when they are created, so what fails for want of one that
     comes later is tried again until a whole round makes no progress.
     """
-    import duckdb  # noqa: PLC0415 - 60 ms that `kvtrace --help` need not pay
+    import duckdb
 
     for table, columns in TABLES.items():
         connection.execute(_table_view(table, columns, table_files(run, table)))
@@ -82,7 +85,8 @@ def column_docs(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, st
     known = {column.name: column.doc for columns in reversed(TABLES.values()) for column in columns}
     own = {table: {column.name: column.doc for column in columns} for table, columns in TABLES.items()}
     rows = connection.sql(
-        "SELECT table_name, column_name, comment FROM duckdb_columns() WHERE NOT internal ORDER BY table_name, column_index"
+        "SELECT table_name, column_name, comment FROM duckdb_columns() "
+        "WHERE NOT internal ORDER BY table_name, column_index"
     ).fetchall()
     docs: dict[str, dict[str, str]] = {}
     for view, column, comment in rows:

@@ -67,7 +67,9 @@ def open_run(path: str | Path) -> Run:
     try:
         meta = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
     except FileNotFoundError:
-        raise RunError(f"{folder}: no {RUN_FILE} in it, so it is not a run; make one with kvtrace import.") from None
+        raise RunError(
+            f"{folder}: no {RUN_FILE} in it, so it is not a run; make one with kvtrace import."
+        ) from None
     except (OSError, msgspec.MsgspecError) as error:
         raise RunError(f"{file}: cannot be read ({error}). Import the raw files again.") from error
     version = meta.get("schema_version")
@@ -75,7 +77,8 @@ def open_run(path: str | Path) -> Run:
         raise RunError(f"{file}: says no schema version; it was not written by kvtrace.")
     if version > schema.VERSION:
         raise RunError(
-            f"{file}: written by schema v{version}; this kvtrace reads up to v{schema.VERSION}. Upgrade kvtrace."
+            f"{file}: written by schema v{version}; this kvtrace reads up to v{schema.VERSION}. "
+            "Upgrade kvtrace."
         )
     run = Run(folder.resolve(), meta)
     _check_files(run)
@@ -91,4 +94,6 @@ def _check_files(run: Run) -> None:
                 stream.seek(-4, 2) if file.stat().st_size >= 8 else None
                 tail = stream.read(4)
             if head != b"PAR1" or tail != b"PAR1":
-                raise RunError(f"{file}: is not a whole Parquet file; restore it or import the raw files again.")
+                raise RunError(
+                    f"{file}: is not a whole Parquet file; restore it or import the raw files again."
+                )

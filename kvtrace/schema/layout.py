@@ -1,18 +1,21 @@
 """Where things lie inside a run directory.
 
-    RUN/
-        run.json               who recorded what, with which versions; replaced atomically
-        span/ block/ ...       a folder a table, Parquet files; *.tmp is never read
-            shared/            rows without a request (steps, waits, holds of nobody)
-            bucket=NN/         a compacted large run: rows by md5 of the request id
-        raw/                   optional: what the run was imported from
-        spool/                 what processes still write (native recording)
-        .derived/              cached partitions; may be deleted at any time
+RUN/
+    run.json               who recorded what, with which versions; replaced atomically
+    span/ block/ ...       a folder a table, Parquet files; *.tmp is never read
+        shared/            rows without a request (steps, waits, holds of nobody)
+        bucket=NN/         a compacted large run: rows by md5 of the request id
+    raw/                   optional: what the run was imported from
+    spool/                 what processes still write (native recording)
+    .derived/              cached partitions; may be deleted at any time
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 RUN_FILE = "run.json"
 DERIVED = ".derived"

@@ -6,13 +6,15 @@ also convicts an exporter that was killed: a line without a lookup span is a spa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kvtrace.sources.losses import Loss
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class _Line(msgspec.Struct):
@@ -47,7 +49,9 @@ def looks_like(head: bytes) -> bool:
 
 def decode(lines: Sequence[bytes], source: str) -> Lookups:
     """Lines -> rows; a line that is none is counted. The log names no hash algorithm: it is `unknown`."""
-    asked, keys, bad = [], [], 0
+    asked: list[tuple[str, int]] = []
+    keys: list[dict[str, Any]] = []
+    bad = 0
     attempts: dict[str, int] = {}
     identities: dict[str, dict[str, str]] = {}
     for line in lines:
@@ -56,9 +60,10 @@ def decode(lines: Sequence[bytes], source: str) -> Lookups:
         try:
             found = _DECODER.decode(line)
             time_ns = round(found.timestamp * 1e9)
-            if not 0 < time_ns < 2**63:
-                raise ValueError(found.timestamp)
         except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
+            bad += 1
+            continue
+        if not 0 < time_ns < 2**63:
             bad += 1
             continue
         attempt = attempts[found.request_id] = attempts.get(found.request_id, 0) + 1
@@ -66,17 +71,29 @@ def decode(lines: Sequence[bytes], source: str) -> Lookups:
         space = f"lmcache:unknown:{found.model_name}"
         keys.extend(
             {
-                "request_id": found.request_id, "attempt": attempt, "position": position, "key_space": space,
-                "key": key.removeprefix("0x"), "tokens": found.chunk_size, "time_ns": time_ns, "source": source,
+                "request_id": found.request_id,
+                "attempt": attempt,
+                "position": position,
+                "key_space": space,
+                "key": key.removeprefix("0x"),
+                "tokens": found.chunk_size,
+                "time_ns": time_ns,
+                "source": source,
             }
             for position, key in enumerate(found.chunk_hashes)
-        )  # fmt: skip
-        fields = {"model": found.model_name, "chunk_size": str(found.chunk_size), "dtype": ",".join(found.dtypes)}
+        )
+        fields = {
+            "model": found.model_name,
+            "chunk_size": str(found.chunk_size),
+            "dtype": ",".join(found.dtypes),
+        }
         identities[f"{space}:{found.chunk_size}"] = fields
     rows = tuple(
         {"identity_id": name, "side": "reader", "field": field, "value": value, "source": source}
         for name, fields in identities.items()
         for field, value in fields.items()
     )
-    losses = (Loss(source, "undecodable", bad, op="lookup", detail="lines that are no lookup"),) if bad else ()
+    losses = (
+        (Loss(source, "undecodable", bad, op="lookup", detail="lines that are no lookup"),) if bad else ()
+    )
     return Lookups(tuple(asked), tuple(keys), rows, losses)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 JOIN = "import"
-"""Source of the losses that only a join of all inputs shows; they are found anew whenever inputs are joined."""
+"""Source of the losses that only a join of all inputs shows; every join finds them anew."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,17 @@
-"""A drawn OTLP recording of a vLLM + LMCache deployment, as large as a benchmark needs: 12 spans a request."""
+"""A drawn OTLP recording of a vLLM + LMCache deployment, as large as a benchmark needs."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 
 SPANS_A_REQUEST = 12
 REQUESTS_A_BODY = 40
@@ -49,30 +53,56 @@ def _request(number: int, rng: random.Random, vllm: ScopeSpans, lmcache: ScopeSp
     trace = rng.randbytes(16)
     span = _span(vllm, rng, "llm_request", rng.randbytes(16), start, 900_000_000)
     for key, value in (
-        ("gen_ai.request.id", internal[:-9]), ("gen_ai.usage.prompt_tokens", 1500), ("gen_ai.usage.completion_tokens", 64),
-        ("gen_ai.latency.time_to_first_token", 0.1 + rng.random() / 10), ("gen_ai.latency.e2e", 0.9),
-        ("gen_ai.latency.time_in_queue", rng.random() / 20), ("gen_ai.request.max_tokens", 64), ("gen_ai.request.n", 1),
-        ("gen_ai.latency.time_in_model_prefill", 0.05), ("gen_ai.latency.time_in_model_decode", 0.7),
-    ):  # fmt: skip
+        ("gen_ai.request.id", internal[:-9]),
+        ("gen_ai.usage.prompt_tokens", 1500),
+        ("gen_ai.usage.completion_tokens", 64),
+        ("gen_ai.latency.time_to_first_token", 0.1 + rng.random() / 10),
+        ("gen_ai.latency.e2e", 0.9),
+        ("gen_ai.latency.time_in_queue", rng.random() / 20),
+        ("gen_ai.request.max_tokens", 64),
+        ("gen_ai.request.n", 1),
+        ("gen_ai.latency.time_in_model_prefill", 0.05),
+        ("gen_ai.latency.time_in_model_decode", 0.7),
+    ):
         _attribute(span, key, value)
     span = _span(lmcache, rng, "request", trace, start + 1000, 890_000_000)
     root = span.span_id  # type: ignore[attr-defined]
-    for key, value in (("session_id", internal), ("hit_tokens", 1280), ("requested_tokens", 1280), ("hit_rate", 1.0)):
+    for key, value in (
+        ("session_id", internal),
+        ("hit_tokens", 1280),
+        ("requested_tokens", 1280),
+        ("hit_rate", 1.0),
+    ):
         _attribute(span, key, value)
     span = _span(lmcache, rng, "mp.lookup_prefetch", trace, start + 2000, 4_000_000)
     span.parent_span_id = root  # type: ignore[attr-defined]
     for key in ("requested_tokens", "hit_tokens", "l1_hit_tokens"):
         _attribute(span, key, "1280")
-    for key, value in (("session_id", internal), ("l2_hit_tokens", "0"), ("found_count", "5"), ("early_exit_reason", ""),
-                       ("model_name", "tiny-llama"), ("cache_salt", "")):  # fmt: skip
+    for key, value in (
+        ("session_id", internal),
+        ("l2_hit_tokens", "0"),
+        ("found_count", "5"),
+        ("early_exit_reason", ""),
+        ("model_name", "tiny-llama"),
+        ("cache_salt", ""),
+    ):
         _attribute(span, key, value)
     for part in range(SPANS_A_REQUEST - 3):
         name, count = ("mp.retrieve", "retrieved_count") if part % 2 else ("mp.store", "stored_count")
-        span = _span(lmcache, rng, name, trace, start + 10_000_000 * (part + 1), 5_000_000 + rng.randrange(1_000_000))
+        span = _span(
+            lmcache, rng, name, trace, start + 10_000_000 * (part + 1), 5_000_000 + rng.randrange(1_000_000)
+        )
         span.parent_span_id = root  # type: ignore[attr-defined]
-        for key, value in (("session_id", internal), ("device", "cuda:0"), ("model_name", "tiny-llama"),
-                           ("transfer_key", f"{internal}#{number * SPANS_A_REQUEST + part}"), (count, "5"),
-                           ("engine_id", "1616881432641316317"), ("total_bytes", "2621440"), ("num_tokens", "1280")):  # fmt: skip
+        for key, value in (
+            ("session_id", internal),
+            ("device", "cuda:0"),
+            ("model_name", "tiny-llama"),
+            ("transfer_key", f"{internal}#{number * SPANS_A_REQUEST + part}"),
+            (count, "5"),
+            ("engine_id", "1616881432641316317"),
+            ("total_bytes", "2621440"),
+            ("num_tokens", "1280"),
+        ):
             _attribute(span, key, value)
 
 
@@ -99,10 +129,10 @@ def write_frames(path: Path, spans: int) -> None:
 
 def write_json(path: Path, spans: int) -> None:
     """The same as OTLP JSON lines."""
-    import base64  # noqa: PLC0415
-    import json  # noqa: PLC0415
+    import base64
+    import json
 
-    from google.protobuf.json_format import MessageToDict  # noqa: PLC0415
+    from google.protobuf.json_format import MessageToDict
 
     with path.open("w") as file:
         for body in bodies(spans):

@@ -70,17 +70,21 @@ def conform(data: pa.Table, table: str) -> pa.Table:
 
 
 def together(parts: list[pa.Table], schema: pa.Schema) -> pa.Table:
-    """Tables of different columns as one, of the columns that any of them has, in the order of a schema;
-    dictionaries are made one, memory is contiguous."""
+    """Tables of different columns as one, of the columns that any of them has, in the order of a schema.
+
+    Dictionaries are made one, memory is contiguous.
+    """
     seen = {name for part in parts for name in part.column_names}
     fields = [field for field in schema if field.name in seen]
     fitted = [
-        pa.table({
-            field.name: part[field.name].cast(field.type)
-            if field.name in part.column_names
-            else pa.nulls(part.num_rows, field.type)
-            for field in fields
-        })
+        pa.table(
+            {
+                field.name: part[field.name].cast(field.type)
+                if field.name in part.column_names
+                else pa.nulls(part.num_rows, field.type)
+                for field in fields
+            }
+        )
         for part in parts
     ]
     return pa.concat_tables(fitted).unify_dictionaries().combine_chunks()

@@ -1,12 +1,10 @@
-"""Many files of a run -> few sorted ones (see sorting.py), every table written anew and exchanged as a whole."""
+"""Many files of a run -> few sorted ones (see sorting.py); every table is exchanged as a whole."""
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +14,10 @@ from kvtrace.schema.layout import RUN_FILE, replaced_folder, table_files
 from kvtrace.schema.tables import TABLES
 from kvtrace.sinks.parquet.sorting import write_sorted
 from kvtrace.sinks.parquet.writer import write_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 BATCH_ROWS = 128 * 1024
 _SORT = {
@@ -75,11 +77,13 @@ def _compact_table(path: Path, table: str, files: list[Path]) -> int:
             rows = write_sorted(_batches(files), count, fresh, path / ".sorting", run_id)
         else:
             whole = pa.concat_tables([pq.read_table(file, partitioning=None) for file in files])
-            rows = write_table(fresh / "part-000.parquet", table, whole.sort_by([(key, "ascending") for key in _SORT[table]]))
+            rows = write_table(
+                fresh / "part-000.parquet", table, whole.sort_by([(key, "ascending") for key in _SORT[table]])
+            )
         old = path / replaced_folder(table)
         shutil.rmtree(old, ignore_errors=True)
-        os.replace(path / table, old)
-        os.replace(fresh, path / table)
+        (path / table).replace(old)
+        fresh.replace(path / table)
         shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)

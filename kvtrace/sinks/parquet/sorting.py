@@ -1,7 +1,7 @@
 """Span rows -> few sorted files, in bounded memory.
 
-    chunks ──► parts, one a range of buckets, each small enough to sort in memory ──► one file, or one a bucket
-          └──► rows of no request (steps, waits, holds of nobody), sorted as they fill up ──► shared/
+    chunks ──► ranges of buckets, each small enough to sort in memory ──► one file, or one a bucket
+          └──► rows of no request (steps, waits, holds of nobody) ────────► shared/
 
 A bucket is md5_number_upper(request_id) % 64, as DuckDB computes it: a request's rows lie together, sorted by
 start, and an analysis can take one bucket at a time, here or on another machine.
@@ -10,10 +10,10 @@ start, and an analysis can take one bucket at a time, here or on another machine
 from __future__ import annotations
 
 import hashlib
+import itertools
 import shutil
-from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,10 @@ import pyarrow.parquet as pq
 from kvtrace.schema.layout import BUCKETS, SHARED, bucket_folder
 from kvtrace.sinks.parquet.arrow import conform, memory_schema, together
 from kvtrace.sinks.parquet.writer import ROW_GROUP_ROWS, open_writer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
 ONE_FILE_ROWS = 2_000_000
 """Up to so many rows a run keeps its requests' rows in one file; beyond, a folder a bucket."""
@@ -57,7 +61,7 @@ def write_sorted(chunks: Iterable[pa.Table], estimate: int, folder: Path, scratc
 
 
 class _Parts:
-    """Chunks split into ranges of buckets that are small enough to sort; with one range they stay in memory."""
+    """Chunks split into ranges of buckets small enough to sort; with one range they stay in memory."""
 
     def __init__(self, estimate: int, scratch: Path) -> None:
         self.ranges = min(BUCKETS, estimate // SORT_ROWS + 1)
@@ -77,7 +81,7 @@ class _Parts:
         order = np.argsort(place, kind="stable")
         rows = rows.take(pa.array(order))
         edges = np.searchsorted(place[order], np.arange(self.ranges + 2))
-        for number, (low, high) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+        for number, (low, high) in enumerate(itertools.pairwise(edges)):
             if high > low:
                 file = self.scratch / f"{number:02d}-{len(self.files[number]):06d}.arrow"
                 feather.write_feather(rows.slice(low, high - low), str(file), compression="uncompressed")
@@ -105,7 +109,10 @@ def _buckets(chunk: pa.Table) -> npt.NDArray[np.uint8]:
         return np.full(chunk.num_rows, NO_BUCKET, np.uint8)
     ids = chunk["request_id"].combine_chunks()
     ids = ids if pa.types.is_dictionary(ids.type) else ids.dictionary_encode()
-    own = [hashlib.md5(name.encode(), usedforsecurity=False).digest()[0] % BUCKETS for name in ids.dictionary.to_pylist()]
+    own = [
+        hashlib.md5(name.encode(), usedforsecurity=False).digest()[0] % BUCKETS
+        for name in ids.dictionary.to_pylist()
+    ]
     codes = ids.indices.fill_null(len(own)).to_numpy(zero_copy_only=False)
     return np.array([*own, NO_BUCKET], np.uint8)[codes]
 
@@ -117,10 +124,8 @@ def _with_bucket(chunk: pa.Table, bucket: npt.NDArray[np.uint8]) -> pa.Table:
 
 def _sorted(table: pa.Table) -> pa.Table:
     """Rows by bucket, request, start, span id."""
-    keys = []
-    for name in ("span_id", "start_ns"):
-        if name in table.column_names:
-            keys.append(table[name].fill_null(0).to_numpy())
+    wanted = [name for name in ("span_id", "start_ns") if name in table.column_names]
+    keys = [table[name].fill_null(0).to_numpy() for name in wanted]
     if "request_id" in table.column_names:
         ids = table["request_id"].combine_chunks()
         ids = ids if pa.types.is_dictionary(ids.type) else ids.dictionary_encode()
@@ -134,7 +139,7 @@ def _sorted(table: pa.Table) -> pa.Table:
 
 
 class _Output:
-    """Consecutive sorted tables into files: one for all requests or one a bucket; rows of no request apart."""
+    """Consecutive sorted tables into files: one for all or one a bucket; rows of no request apart."""
 
     def __init__(self, folder: Path, run_id: str, *, bucketed: bool) -> None:
         self.folder, self.run_id, self.bucketed = folder, run_id, bucketed

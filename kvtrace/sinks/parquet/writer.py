@@ -6,10 +6,8 @@ is dictionary-encoded, everything is zstd: what a span costs on disk is measured
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,11 +17,15 @@ from kvtrace.schema import VERSION
 from kvtrace.schema.layout import PARTIAL
 from kvtrace.sinks.parquet.arrow import conform, memory_schema
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
 ROW_GROUP_ROWS = 256 * 1024
 _UNLIKE = {"transfer_id": "DELTA_BYTE_ARRAY", "attributes.key_value.value": "PLAIN"}
 """Text that hardly repeats: a dictionary would be built and thrown away."""
 _STATISTICS = ["bucket", "op", "request_id", "start_ns", "end_ns", "time_ns"]
-"""Columns by which readers skip row groups; for the others least and greatest value are not worth their cost."""
+"""Columns by which readers skip row groups; for the others they are not worth their cost."""
 
 
 def _leaves(field: pa.Field, path: str) -> Iterator[tuple[str, pa.DataType]]:
@@ -69,16 +71,24 @@ def open_writer(path: Path, table: str) -> Iterator[pq.ParquetWriter]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with pq.ParquetWriter(
-            partial, schema, compression="zstd", compression_level=3, version="2.6",
-            use_dictionary=dictionary, column_encoding=encoding, write_statistics=_STATISTICS,
+            partial,
+            schema,
+            compression="zstd",
+            compression_level=3,
+            version="2.6",
+            use_dictionary=dictionary,
+            column_encoding=encoding,
+            write_statistics=_STATISTICS,
             store_schema=False,
-        ) as writer:  # fmt: skip
+        ) as writer:
             writer.add_key_value_metadata({"kvtrace.table": table, "kvtrace.schema": str(VERSION)})
             yield writer
-        os.replace(partial, path)
+        partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)
-        raise RunError(f"{path}: cannot be written ({error.strerror or error}). Free space or choose another --out.") from error
+        raise RunError(
+            f"{path}: cannot be written ({error.strerror or error}). Free space or choose another --out."
+        ) from error
     except BaseException:
         partial.unlink(missing_ok=True)
         raise

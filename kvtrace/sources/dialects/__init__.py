@@ -28,15 +28,17 @@ DIALECTS = (canonical, vllm, lmcache)
 """Asked in this order; a span belongs to the first that applies to it."""
 LATEST_NS = 2**63 - 1
 STAGED = pa.schema(
-    [*(field for field in memory_schema("span") if field.name not in ("run_id", "bucket")),
-     (ID_KIND, pa.dictionary(pa.int32(), pa.string()))]
+    [
+        *(field for field in memory_schema("span") if field.name not in ("run_id", "bucket")),
+        (ID_KIND, pa.dictionary(pa.int32(), pa.string())),
+    ]
 )
 """Rows of `span` before they are joined: without run and bucket, with the kind of request id they carry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What a batch says: rows with columns of STAGED (those that hold anything), processes, what was set aside."""
+    """What a batch says: rows (columns of STAGED that hold anything), processes, what was set aside."""
 
     spans: tuple[pa.Table, ...]
     processes: tuple[dict[str, str | None], ...]
@@ -87,4 +89,3 @@ def _possible(batch: SpanBatch, source: str) -> tuple[SpanBatch, list[Loss]]:
     attributes = batch.attributes.set_column(0, "row", pa.array(rows, pa.int32())).filter(pa.array(rows >= 0))
     spans = batch.spans.take(pa.array(kept))
     return SpanBatch(spans, attributes, batch.resources, batch.undecodable, batch.content), losses
-

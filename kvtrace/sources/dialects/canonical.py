@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -10,7 +12,9 @@ from kvtrace.schema.attributes import ALIASES, CANONICAL, FOUND_BY_TIER_PREFIX, 
 from kvtrace.schema.vocabulary import OPS, TIERS
 from kvtrace.sinks.parquet.arrow import MEMBER_TYPE
 from kvtrace.sources.dialects.attributes import Mask, map_array
-from kvtrace.sources.dialects.columns import Columns
+
+if TYPE_CHECKING:
+    from kvtrace.sources.dialects.columns import Columns
 
 
 def applies(columns: Columns) -> Mask:
@@ -79,9 +83,10 @@ def _lists(text: pl.Series, field: pa.DataType) -> pl.Series:
 
 def _one(value: str | None, kind: pl.List) -> list[object] | None:
     try:
-        return pl.Series([value], dtype=pl.String).str.json_decode(kind).to_list()[0]
+        found: list[object] | None = pl.Series([value], dtype=pl.String).str.json_decode(kind).to_list()[0]
     except pl.exceptions.PolarsError:
         return None
+    return found
 
 
 def _members(columns: Columns, mask: Mask, present: set[str]) -> Mask:
@@ -118,7 +123,9 @@ def _members(columns: Columns, mask: Mask, present: set[str]) -> Mask:
         flat = filled.filter(good & (counts > 0)).explode(empty_as_null=False)
         fields.append(flat.to_arrow().cast(field.type))
     members = pa.StructArray.from_arrays(fields, fields=list(MEMBER_TYPE))
-    columns.put_nested("members", pa.ListArray.from_arrays(pa.array(offsets, mask=np.append(~good, False)), members))
+    columns.put_nested(
+        "members", pa.ListArray.from_arrays(pa.array(offsets, mask=np.append(~good, False)), members)
+    )
     for name in MEMBERS:
         columns.attributes.understood(name, good)
     return good

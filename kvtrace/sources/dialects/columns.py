@@ -6,8 +6,8 @@ Three kinds, all of them plain arrays until the batch is whole: words (a code in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,11 @@ import pyarrow.compute as pc
 from kvtrace.schema.tables import SPAN
 from kvtrace.schema.vocabulary import CLOSED, REASONS
 from kvtrace.sources.dialects.attributes import Attributes, Mask, Positions
-from kvtrace.sources.otlp.batch import SpanBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvtrace.sources.otlp.batch import SpanBatch
 
 ID_KIND = "id_kind"
 """A column of staged rows alone: whether request_id is the engine's internal one, an external one, or any."""

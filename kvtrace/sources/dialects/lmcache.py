@@ -13,15 +13,23 @@ the gaps in n. Where L2 lies (disk, object) no span says: its tokens are found i
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from kvtrace.sources.dialects.attributes import Mask
 from kvtrace.sources.dialects.canonical import put_tiers
 from kvtrace.sources.dialects.columns import ID_KIND, Columns
 
+if TYPE_CHECKING:
+    from kvtrace.sources.dialects.attributes import Mask
+
 LATEST_SECONDS = 9.2e9
 _TIMES = ("first_start_s", "last_end_s")
-_EARLY = {"empty_chunk_hashes": "below_chunk", "no_gpu_context": "no_context", "no_group_layout_descs": "no_context"}
+_EARLY = {
+    "empty_chunk_hashes": "below_chunk",
+    "no_gpu_context": "no_context",
+    "no_group_layout_descs": "no_context",
+}
 
 
 def applies(columns: Columns) -> Mask:
@@ -68,8 +76,11 @@ def _lookup(columns: Columns, mask: Mask) -> None:
 def _moved(columns: Columns, mask: Mask) -> None:
     """What a store and a retrieve have in common."""
     for attribute, column in (
-        ("num_tokens", "tokens"), ("total_bytes", "bytes"), ("transfer_key", "transfer_id"), ("device", "device"),
-    ):  # fmt: skip
+        ("num_tokens", "tokens"),
+        ("total_bytes", "bytes"),
+        ("transfer_key", "transfer_id"),
+        ("device", "device"),
+    ):
         columns.take(attribute, column, mask)
     for column, word in (("component", "lmcache.l1"), ("state_kind", "kv"), ("outcome", "ok")):
         columns.put(column, word, mask)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvtrace.schema.attributes import RESOURCE
 from kvtrace.schema.vocabulary import OBSERVERS
-from kvtrace.sources.dialects.attributes import Mask
-from kvtrace.sources.dialects.columns import Columns
-from kvtrace.sources.otlp.batch import SpanBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvtrace.sources.dialects.attributes import Mask
+    from kvtrace.sources.dialects.columns import Columns
+    from kvtrace.sources.otlp.batch import SpanBatch
 
 _ROLES = {"engine_core": "scheduler", "worker": "worker", "api_server": "api", "frontend": "api"}
 
@@ -66,5 +70,7 @@ def fill(columns: Columns, who: Sequence[dict[str, str | None]]) -> None:
 
 def only(batch: SpanBatch, mask: Mask) -> str | None:
     """The process of some spans, if it is one and the same."""
-    names = {process_of(batch.resources[number]) for number in np.unique(batch.spans["resource"].to_numpy()[mask])}
+    names = {
+        process_of(batch.resources[number]) for number in np.unique(batch.spans["resource"].to_numpy()[mask])
+    }
     return names.pop() if len(names) == 1 else None

@@ -10,6 +10,7 @@ clocks such that it can be negative or as long as the uptime: such values are dr
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kvtrace.schema.attributes import ALIASES, FIRST_TOKEN_SECONDS, QUEUE_SECONDS
-from kvtrace.sources.dialects.attributes import Mask
 from kvtrace.sources.dialects.columns import ID_KIND, Columns
 from kvtrace.sources.losses import Loss
+
+if TYPE_CHECKING:
+    from kvtrace.sources.dialects.attributes import Mask
 
 SPAN = "llm_request"
 _QUEUE = QUEUE_SECONDS[0]
@@ -34,8 +37,13 @@ def applies(columns: Columns) -> Mask:
 
 
 def fill(columns: Columns, mask: Mask) -> None:
-    """A request with its tokens and its first token; the queue's seconds stay an attribute until queue_rows."""
-    for column, word in (("op", "request"), ("evidence", "native"), ("attribution", "request"), (ID_KIND, "external")):
+    """A request with its tokens and its first token; the queue's seconds stay an attribute as well."""
+    for column, word in (
+        ("op", "request"),
+        ("evidence", "native"),
+        ("attribution", "request"),
+        (ID_KIND, "external"),
+    ):
         columns.put(column, word, mask)
     columns.put("observer", "api", mask & ~columns.known("observer"))
     for column, names in ALIASES.items():
@@ -72,8 +80,18 @@ class Derived:
         if not self.dropped:
             return []
         detail = f"{_QUEUE} negative or longer than its request"
-        return [Loss(source, "negative_duration", self.dropped, op="queue", from_ns=self.from_ns, to_ns=self.to_ns,
-                     process=None, detail=detail)]  # fmt: skip
+        return [
+            Loss(
+                source,
+                "negative_duration",
+                self.dropped,
+                op="queue",
+                from_ns=self.from_ns,
+                to_ns=self.to_ns,
+                process=None,
+                detail=detail,
+            )
+        ]
 
 
 def queue_rows(columns: Columns, mask: Mask) -> Derived:
@@ -82,7 +100,9 @@ def queue_rows(columns: Columns, mask: Mask) -> Derived:
     given = mask & ~np.isnan(seconds)
     start, _ = columns.number("start_ns")
     end, ended = columns.number("end_ns")
-    length = np.rint(np.where(given, np.clip(seconds, -LONGEST_SECONDS, LONGEST_SECONDS), 0) * 1e9).astype(np.int64)
+    length = np.rint(np.where(given, np.clip(seconds, -LONGEST_SECONDS, LONGEST_SECONDS), 0) * 1e9).astype(
+        np.int64
+    )
     fits = given & (length >= 0) & (~ended | (length <= end - start))
     bad = start[given & ~fits]
     low, high = (int(bad.min()), int(bad.max())) if bad.size else (None, None)
@@ -92,11 +112,29 @@ def queue_rows(columns: Columns, mask: Mask) -> Derived:
 def derived_table(spans: pa.Table, derived: Derived) -> pa.Table:
     """The queue rows, from the rows of their requests."""
     rows = spans.select(
-        [name for name in ("request_id", "start_ns", "engine", "process", "observer", "trace_id", ID_KIND, "span_id")
-         if name in spans.column_names]
-    ).take(pa.array(derived.rows))  # fmt: skip
+        [
+            name
+            for name in (
+                "request_id",
+                "start_ns",
+                "engine",
+                "process",
+                "observer",
+                "trace_id",
+                ID_KIND,
+                "span_id",
+            )
+            if name in spans.column_names
+        ]
+    ).take(pa.array(derived.rows))
     size = rows.num_rows
-    words = {"op": "queue", "name": _QUEUE, "reason": "unknown", "attribution": "request", "evidence": "derived"}
+    words = {
+        "op": "queue",
+        "name": _QUEUE,
+        "reason": "unknown",
+        "attribution": "request",
+        "evidence": "derived",
+    }
     for name, word in words.items():
         codes = pa.array(np.zeros(size, np.int32))
         rows = rows.append_column(name, pa.DictionaryArray.from_arrays(codes, pa.array([word])))
@@ -104,5 +142,7 @@ def derived_table(spans: pa.Table, derived: Derived) -> pa.Table:
     if "span_id" in rows.column_names:
         origin = rows["span_id"]
         own = pc.bit_wise_xor(origin, pa.scalar(DERIVED_SPAN_MASK, pa.uint64()))
-        rows = rows.drop_columns("span_id").append_column("parent_span_id", origin).append_column("span_id", own)
+        rows = (
+            rows.drop_columns("span_id").append_column("parent_span_id", origin).append_column("span_id", own)
+        )
     return rows

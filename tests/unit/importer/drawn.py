@@ -268,14 +268,14 @@ def tables(run: Run, *names: str, without: Iterable[str] = ("run_id",)) -> dict[
     return found
 
 
+def query(run: Run, sql: str) -> list[tuple[Any, ...]]:
+    """Rows of a query over nouns and tables."""
+    return run.connection().sql(sql).fetchall()
+
+
 def losses(run: Run) -> list[tuple[str, str | None, int]]:
     """What was lost: (cause, operation, count)."""
-    rows = (
-        run.connection()
-        .sql("SELECT cause, op, sum(count)::BIGINT FROM loss GROUP BY ALL ORDER BY ALL")
-        .fetchall()
-    )
-    return [(cause, op, count) for cause, op, count in rows]
+    return query(run, "SELECT cause, op, sum(count)::BIGINT FROM loss GROUP BY ALL ORDER BY ALL")
 
 
 def words(*sent: Sent) -> tuple[list[dict[str, Any]], list[tuple[str, str | None, int]]]:
