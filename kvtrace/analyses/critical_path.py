@@ -56,16 +56,13 @@ def critical_path(
         hop: tier_from->tier_to of a load; null for every other class
         span_id: the earliest started of the winning spans; null for other
     """
-    prepared = prepare(run)
+    prepared = prepare(run, requests)
     ids = prepared.table.select(pl.col("number").cast(pl.Int64), "request_id")
-    only = ids.filter(pl.col("request_id").is_in(list(requests)))["number"].to_list() if requests else None
     frames = [pl.DataFrame(schema={**COLUMNS, "number": pl.Int64})]
-    for part, found in blocks(prepared, owners=True, only=only):
+    for part, found in blocks(prepared, owners=True):
         chosen = next(w for w in prepared.windows(part) if w.name == window)
         frames.append(_paths(part, found, chosen))
     rows = pl.concat(frames, how="diagonal").drop("request_id")
-    if only is not None:
-        rows = rows.filter(pl.col("number").is_in(only))
     return rows.join(ids, on="number", maintain_order="left").select(list(COLUMNS))
 
 

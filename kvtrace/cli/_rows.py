@@ -44,8 +44,14 @@ _SUFFIXES: dict[str, Format] = {".csv": "csv", ".json": "json", ".parquet": "par
 _FORMULA = re.compile(r"[=@]|[+-](?!\d+(\.\d+)?$)")
 
 
-def write(frame: pl.DataFrame, form: Format | None, output: Path | None) -> None:
-    """Print rows, or write them to a file.
+def write(
+    frame: pl.DataFrame,
+    form: Format | None,
+    output: Path | None,
+    *,
+    inapplicable: frozenset[str] = frozenset(),
+) -> None:
+    """Print rows, or write them to a file; `inapplicable`: see _table.show.
 
     Raises:
         UsageError: parquet without -o, or a file that cannot be written.
@@ -54,14 +60,14 @@ def write(frame: pl.DataFrame, form: Format | None, output: Path | None) -> None
     if form == "parquet" and output is None:
         raise UsageError("--format parquet: is no text; name a file with -o FILE.parquet.")
     if output is None:
-        _write_text(frame, form, sys.stdout)
+        _write_text(frame, form, sys.stdout, inapplicable)
         return
     try:
         if form == "parquet":
             frame.write_parquet(output)
         else:
             with output.open("w", encoding="utf-8", newline="") as stream:
-                _write_text(frame, form, stream)
+                _write_text(frame, form, stream, inapplicable)
     except OSError as error:
         raise UsageError(
             f"{output}: cannot be written ({error.strerror or error}); choose another -o."
@@ -69,11 +75,11 @@ def write(frame: pl.DataFrame, form: Format | None, output: Path | None) -> None
     print(f"{output}: {frame.height} rows as {form}", file=sys.stderr)
 
 
-def _write_text(frame: pl.DataFrame, form: Format, out: IO[str]) -> None:
+def _write_text(frame: pl.DataFrame, form: Format, out: IO[str], inapplicable: frozenset[str]) -> None:
     if form == "table":
         from kvtrace.cli._table import show  # rich, which csv and json need not load
 
-        show(frame, out)
+        show(frame, out, inapplicable=inapplicable)
         return
     for line in json_lines(frame) if form == "json" else csv_lines(frame):
         out.write(f"{line}\n")

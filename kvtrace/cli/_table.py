@@ -1,4 +1,8 @@
-"""Rows for a person: null dimmed as "not observed", numbers to the right, what is hidden is said."""
+"""Rows for a person: null dimmed as "not observed", numbers to the right, what is hidden is said.
+
+A column whose description says "null for ..." has a third state beside a value and not observed: there null
+is shown as n/a, not applicable.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 NOT_OBSERVED = "not observed"
+NOT_APPLICABLE = "n/a"
 TERMINAL_ROWS = 50
 PIPE_ROWS = 1000
 CELL_WIDTH = 60
@@ -39,11 +44,24 @@ def console(out: IO[str]) -> QuietConsole:
     return QuietConsole(file=out, markup=False, highlight=False, emoji=False)
 
 
-def show(frame: pl.DataFrame, out: IO[str], *, term: QuietConsole | None = None) -> None:
-    """Print a frame: on a terminal what fits into its width and 50 rows, in a pipe every column."""
+def show(
+    frame: pl.DataFrame,
+    out: IO[str],
+    *,
+    term: QuietConsole | None = None,
+    inapplicable: frozenset[str] = frozenset(),
+) -> None:
+    """Print a frame: on a terminal what fits into its width and 50 rows, in a pipe every column.
+
+    `inapplicable` names the columns whose null means not applicable.
+    """
     term = term or console(out)
     limit = TERMINAL_ROWS if term.is_terminal else PIPE_ROWS
-    cells = [[_cell(value) for value in row] for row in frame.head(limit).iter_rows()]
+    nulls = [NOT_APPLICABLE if name in inapplicable else NOT_OBSERVED for name in frame.columns]
+    cells = [
+        [_cell(value, null) for value, null in zip(row, nulls, strict=True)]
+        for row in frame.head(limit).iter_rows()
+    ]
     widths = [
         max([cell_len(name), *(row[at].cell_len for row in cells)]) for at, name in enumerate(frame.columns)
     ]
@@ -70,11 +88,11 @@ def _table(frame: pl.DataFrame, cells: list[list[Text]], kept: list[int]) -> Tab
     return table
 
 
-def _cell(value: Any) -> Text:
+def _cell(value: Any, null: str) -> Text:
     """A cell; an empty text is shown in quotes, so that it and null differ from a blank."""
     value = plain(value)
     if value is None:
-        return Text(NOT_OBSERVED, style="dim")
+        return Text(null, style="dim")
     if isinstance(value, bool):
         return Text("true" if value else "false")
     if isinstance(value, str):

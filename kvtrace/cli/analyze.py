@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 from cyclopts import Parameter
 
 from kvtrace.analyses import question
-from kvtrace.cli._docs import parse
+from kvtrace.cli._docs import columns, parse
 from kvtrace.cli._rows import FormatOption, OutputOption, write
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ def analyze(name: str) -> Callable[..., None]:
     def ask(run: Path, /, *, form: FormatOption = None, output: OutputOption = None, **options: Any) -> None:
         from kvtrace.run import open_run  # `--help` need not start a database
 
-        write(function(open_run(run), **options), form, output)
+        said = columns(function.__doc__)
+        inapplicable = frozenset(name for name, meaning in said.items() if "null for" in meaning)
+        write(function(open_run(run), **options), form, output, inapplicable=inapplicable)
 
     own = [
         parameter for parameter in inspect.signature(ask).parameters.values() if parameter.name != "options"

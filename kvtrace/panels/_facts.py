@@ -59,6 +59,7 @@ class Facts:
     lost: tuple[str, ...]
     harmless: tuple[str, ...]
     unseen: tuple[Unseen, ...]
+    partly: tuple[str, ...]
     observed: str
     captured: str | None
 
@@ -79,6 +80,7 @@ def facts(run: Run) -> Facts:
         lost=lost,
         harmless=harmless,
         unseen=_unseen(known),
+        partly=_partly(known),
         observed=f"{int(known['observed'].sum())} of {known.height}",
         captured=_told(run.meta, "captured"),
     )
@@ -207,6 +209,15 @@ def _loss(row: dict[str, Any], schedulers: set[str]) -> str:
         return f"{cause} Windows that overlap the gap are upper bounds, and no check can prove a pass."
     what = _WORDS[op][1] if op in _WORDS else f"op {visible(op)}" if op else "whatever it saw"
     return f"{cause} Counts and sums of {what} are at least what is shown, and no check can prove a pass."
+
+
+def _partly(known: pl.DataFrame) -> tuple[str, ...]:
+    """Facts that only some of the rows have: name, how many, of how many."""
+    some = known.filter(pl.col("observed"), pl.col("rows") < pl.col("of_rows"))
+    return tuple(
+        f"{row['fact'].replace('_', ' ')} ({row['rows']:,} of {row['of_rows']:,})"
+        for row in some.iter_rows(named=True)
+    )
 
 
 def _unseen(known: pl.DataFrame) -> tuple[Unseen, ...]:

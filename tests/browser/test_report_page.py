@@ -63,7 +63,7 @@ class Opened:
         self.page.wait_for_selector("html[data-ready]", timeout=60_000, state="attached")
 
     def until(self, expression: str, seconds: float = 20) -> bool:
-        """Whether it becomes true in time; the page's policy forbids the eval that wait_for_function needs."""
+        """Whether it becomes true in time; the policy forbids the eval of wait_for_function."""
         end = time.monotonic() + seconds
         while not (found := bool(self.page.evaluate(expression))) and time.monotonic() < end:
             self.page.wait_for_timeout(50)

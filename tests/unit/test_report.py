@@ -138,6 +138,10 @@ def test_without_steps_numbers_are_bounds_and_no_quantile_is_shown(tmp_path: Pat
     assert "request in steps. Without it: exposure is an upper bound" in page.text
 
 
+def test_what_only_some_requests_have_is_said_to_be_observed_in_part(tmp_path: Path, output: Path) -> None:
+    assert "first token (9 of 10)" in written(tmp_path, output, steps=True).text
+
+
 def test_an_empty_run_is_a_page_of_sentences(tmp_path: Path, output: Path) -> None:
     report.write_report([write_run(tmp_path / "run")], output)
     page = Page(output.read_text())

@@ -65,12 +65,12 @@ def _numbers(column: pl.Series) -> Ints:
     return column.cast(pl.Int64).fill_null(-1).to_numpy()
 
 
-def prepare(run: Run) -> Prepared:
-    """Read requests and waits of a run; intervals are streamed later."""
+def prepare(run: Run, only: tuple[str, ...] = ()) -> Prepared:
+    """Read requests (`only` these, or all) and waits of a run; intervals are streamed later."""
     scratch = derived_folder(run) / f"spill-{os.getpid()}"
     connection = duckdb.connect(":memory:", config={"memory_limit": MEMORY_LIMIT, "temp_directory": str(scratch)})
     create_views(connection, run.path)
-    queries.prepare(connection)
+    queries.prepare(connection, only)
     table = pl.DataFrame(queries.requests(connection))
     waits = pl.DataFrame(queries.waits(connection))
     engines = waits.select("engine", "engine_number").unique(maintain_order=True)
@@ -98,11 +98,11 @@ def _waits(waits: pl.DataFrame, table: pl.DataFrame) -> Waits:
     )  # fmt: skip
 
 
-def blocks(prepared: Prepared, *, owners: bool, only: list[int] | None = None) -> Iterator[tuple[Requests, Intervals]]:
+def blocks(prepared: Prepared, *, owners: bool) -> Iterator[tuple[Requests, Intervals]]:
     """Consecutive requests with all of their intervals, in blocks that fit the memory and the axis."""
     held: list[pa.RecordBatch] = []
     rows, first, size = 0, 0, prepared.block.start.size
-    for batch in queries.stream(prepared.connection, owners=owners, only=only):
+    for batch in queries.stream(prepared.connection, owners=owners):
         held.append(batch)
         rows += batch.num_rows
         last = batch["number"][-1].as_py() if batch.num_rows else first

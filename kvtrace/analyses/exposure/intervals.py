@@ -29,16 +29,46 @@ UNION ALL SELECT engine, process, last_ns FROM process;
 CREATE TEMP TABLE process_end AS
 SELECT process, max(last_ns) AS last_ns FROM record WHERE process IS NOT NULL GROUP BY process;
 CREATE TEMP TABLE engine_end AS
-SELECT engine, max(last_ns) AS last_ns FROM record WHERE engine IS NOT NULL GROUP BY engine;
+SELECT engine, max(last_ns) AS last_ns, (row_number() OVER (ORDER BY engine))::INTEGER AS place
+FROM record WHERE engine IS NOT NULL GROUP BY engine;
 """
 
-_STEPS = """
-CREATE TEMP TABLE stepped AS
+_ARRIVED = """
+CREATE TEMP TABLE arrived AS
 SELECT
-    request_id,
-    min({'at': start_ns, 'engine': engine}) FILTER (engine IS NOT NULL) AS first_step,
-    min({'at': start_ns, 'ended': end_ns}) FILTER (output_tokens > 0 AND end_ns IS NOT NULL) AS first_output
-FROM member WHERE op = 'step' AND (end_ns IS NULL OR end_ns >= start_ns) GROUP BY request_id;
+    (row_number() OVER (ORDER BY request_id) - 1)::INTEGER AS number, request_id, engine, start_ns, end_ns,
+    first_token_ns
+FROM request
+WHERE start_ns IS NOT NULL AND (end_ns IS NULL OR end_ns >= start_ns)
+  AND ($only IS NULL OR list_contains($only, request_id));
+"""
+
+_STEPS = f"""
+CREATE TEMP TABLE served AS
+WITH iteration AS (
+    SELECT
+        s.start_ns, s.end_ns, coalesce(s.end_ns, p.last_ns, {_NEVER}) AS stop_ns, e.place, s.span_id,
+        s.members
+    FROM span s LEFT JOIN process_end p USING (process) LEFT JOIN engine_end e ON s.engine = e.engine
+    WHERE s.op = 'step' AND (s.end_ns IS NULL OR s.end_ns >= s.start_ns)
+), membership AS (
+    SELECT * EXCLUDE (members), unnest(members) AS m FROM iteration
+)
+SELECT
+    a.number, s.place, s.start_ns, s.stop_ns, s.end_ns IS NULL AS is_open, s.span_id,
+    s.m.scheduled_tokens IS NULL OR s.m.scheduled_tokens > 0 AS is_serving,
+    s.m.output_tokens > 0 AND s.end_ns IS NOT NULL AND a.first_token_ns IS NULL AS is_output
+FROM membership s JOIN arrived a ON s.m.request_id = a.request_id;
+CREATE TEMP TABLE stepped AS
+WITH placed AS (
+    SELECT number, place, min(start_ns) AS began FROM served WHERE place IS NOT NULL GROUP BY number, place
+), engines AS (
+    SELECT number, struct_extract(min({{'began': began, 'place': place}}), 'place') AS place FROM placed GROUP BY number
+), outputs AS (
+    SELECT number, struct_extract(min({{'began': start_ns, 'ended': stop_ns}}), 'ended') AS token_ns FROM served WHERE is_output
+    GROUP BY number
+)
+SELECT number, engine, token_ns FROM engines FULL JOIN outputs USING (number) LEFT JOIN engine_end USING (place);
 CREATE TEMP TABLE asked AS
 WITH own AS (
     SELECT start_ns, engine, request_id, members FROM span
@@ -48,9 +78,9 @@ WITH own AS (
     SELECT start_ns, engine, request_id FROM own
     UNION ALL SELECT start_ns, engine, unnest(list_transform(members, lambda m: m.request_id)) FROM own
 )
-SELECT request_id, min({'at': start_ns, 'engine': engine}) AS first_row
-FROM named WHERE request_id IS NOT NULL GROUP BY request_id;
-"""
+SELECT number, struct_extract(min({{'began': n.start_ns, 'engine': n.engine}}), 'engine') AS engine
+FROM named n JOIN arrived USING (request_id) GROUP BY number;
+"""  # noqa: S608 - constants of this module
 
 _LOSSES = """
 CREATE TEMP TABLE lost AS
@@ -68,15 +98,14 @@ _REQUESTS = """
 CREATE TEMP TABLE windowed AS
 WITH named AS (
     SELECT
-        r.request_id, r.start_ns, r.end_ns,
-        coalesce(r.first_token_ns, s.first_output.ended) AS token_ns,
-        coalesce(s.first_step.engine, a.first_row.engine, r.engine) AS engine,
-        s.first_step IS NOT NULL AS is_member
-    FROM request r LEFT JOIN stepped s USING (request_id) LEFT JOIN asked a USING (request_id)
-    WHERE r.start_ns IS NOT NULL AND (r.end_ns IS NULL OR r.end_ns >= r.start_ns)
+        r.number, r.request_id, r.start_ns, r.end_ns,
+        coalesce(r.first_token_ns, s.token_ns) AS token_ns,
+        coalesce(s.engine, a.engine, r.engine) AS engine,
+        s.engine IS NOT NULL AS is_member
+    FROM arrived r LEFT JOIN stepped s USING (number) LEFT JOIN asked a USING (number)
 ), ended AS (
     SELECT
-        n.request_id, n.engine, n.is_member, n.start_ns,
+        n.number, n.request_id, n.engine, n.is_member, n.start_ns,
         CASE WHEN n.token_ns >= n.start_ns THEN n.token_ns END AS token_ns,
         n.end_ns IS NULL AS unfinished,
         coalesce(n.end_ns, e.last_ns, n.start_ns) AS stop_ns
@@ -89,7 +118,7 @@ WITH named AS (
     FROM ended
 )
 SELECT
-    row_number() OVER (ORDER BY request_id) - 1 AS number, *,
+    *,
     seen_stepping AND NOT EXISTS (
         SELECT 1 FROM lost l WHERE l.engine = b.engine
         AND l.from_ns < coalesce(b.token_ns, b.stop_ns) AND l.to_ns >= b.start_ns) AS ttft_exact,
@@ -139,21 +168,24 @@ FROM ended
 UNION ALL
 SELECT request_id, coalesce(submit_ns, start_ns), coalesce(usable_ns, stop_ns), is_open AND usable_ns IS NULL,
     coalesce(submit_ns, start_ns), span_id, {layers.LOAD_WAIT}
-FROM ended WHERE op = 'load'
-UNION ALL
-SELECT m.request_id, m.start_ns, coalesce(m.end_ns, p.last_ns, {_NEVER}), m.end_ns IS NULL, m.start_ns,
-    m.span_id, {layers.SERVING}
-FROM member m LEFT JOIN process_end p ON m.process = p.process
-WHERE m.op = 'step' AND (m.scheduled_tokens IS NULL OR m.scheduled_tokens > 0);
+FROM ended WHERE op = 'load';
 """
 
-_INTERVALS = """
-SELECT w.number::INTEGER AS number, l.layer::TINYINT AS layer, l.is_open,
-    greatest(l.s, w.start_ns) AS s, least(l.e, greatest(w.stop_ns, w.token_ns)) AS e{owners}
-FROM layered l JOIN windowed w USING (request_id)
-WHERE l.s < greatest(w.stop_ns, w.token_ns) AND l.e > w.start_ns AND l.e > l.s{only}
+_INTERVALS = f"""
+WITH found AS (
+    SELECT number, {layers.SERVING}::TINYINT AS layer, is_open, start_ns AS s, stop_ns AS e, start_ns AS started,
+        span_id
+    FROM served WHERE is_serving
+    UNION ALL
+    SELECT a.number, l.layer::TINYINT, l.is_open, l.s, l.e, l.started, l.span_id
+    FROM layered l JOIN arrived a USING (request_id)
+)
+SELECT number, f.layer, f.is_open,
+    greatest(f.s, w.start_ns) AS s, least(f.e, greatest(w.stop_ns, w.token_ns)) AS e$owners
+FROM found f JOIN windowed w USING (number)
+WHERE f.s < greatest(w.stop_ns, w.token_ns) AND f.e > w.start_ns AND f.e > f.s
 ORDER BY number
-"""
+"""  # noqa: S608 - constants of this module
 
 _WAITS = f"""
 SELECT dense_rank() OVER (ORDER BY w.engine) - 1 AS engine_number, w.engine, w.span_id, w.start_ns AS s,
@@ -167,29 +199,28 @@ ORDER BY w.engine, w.start_ns, w.span_id
 """  # noqa: S608 - constants of this module
 
 
-def prepare(connection: duckdb.DuckDBPyConnection) -> None:
-    """Create the temporary tables that the queries below read."""
-    for statements in (_LAST_RECORDS, _STEPS, _LOSSES, _REQUESTS):
+def prepare(connection: duckdb.DuckDBPyConnection, only: tuple[str, ...] = ()) -> None:
+    """Create the temporary tables that the queries below read; `only` keeps these requests (none: all)."""
+    connection.execute(_LAST_RECORDS)
+    connection.execute(_ARRIVED, {"only": list(only) or None})
+    for statements in (_STEPS, _LOSSES, _REQUESTS):
         connection.execute(statements)
     connection.execute(_ROWS.replace("$tiers", str(list(TIERS))))
 
 
 def requests(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     """Every request with an arrival: number, times, engine, bound per window."""
-    return connection.sql("SELECT * FROM windowed ORDER BY number").to_arrow_table()
+    found: pa.Table = connection.sql("SELECT * FROM windowed ORDER BY number").to_arrow_table()
+    return found
 
 
 def waits(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     """Every wait of an engine, sorted by engine and start, with whom it names (null: nobody)."""
-    return connection.sql(_WAITS).to_arrow_table()
+    found: pa.Table = connection.sql(_WAITS).to_arrow_table()
+    return found
 
 
-def stream(
-    connection: duckdb.DuckDBPyConnection, *, owners: bool, only: list[int] | None = None
-) -> Iterator[pa.RecordBatch]:
+def stream(connection: duckdb.DuckDBPyConnection, *, owners: bool) -> Iterator[pa.RecordBatch]:
     """Intervals sorted by request number, clipped to [arrival, end); `owners` adds started and span_id."""
-    text = _INTERVALS.format(
-        owners=", l.started, l.span_id" if owners else "", only=" AND list_contains($only, w.number)" if only is not None else ""
-    )
-    relation = connection.sql(text, params={"only": only} if only is not None else None)
-    yield from relation.to_arrow_reader(256 * 1024)
+    text = _INTERVALS.replace("$owners", ", f.started, f.span_id" if owners else "")
+    yield from connection.sql(text).to_arrow_reader(256 * 1024)

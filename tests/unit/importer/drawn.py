@@ -13,13 +13,18 @@ import gzip
 import hashlib
 import json
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import duckdb
+import polars as pl
 import pyarrow as pa
 from google.protobuf.json_format import ParseDict
 from kvtrace.importer import ImportReport, import_files
 from kvtrace.run import Run, open_run
+from kvtrace.schema.tables import TABLES
+from kvtrace.sinks.parquet.arrow import arrow_schema
 from kvtrace.sources.dialects import to_words
 from kvtrace.sources.otlp import json_lines
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -221,8 +226,9 @@ ENCODINGS = {
 def hash_log(*lookups: tuple[str, float, int]) -> bytes:
     """LMCache's lookup-hash log: (session, time in ms, chunks asked for) a line."""
     return b"".join(
-        json.dumps({"timestamp": at / 1000, "request_id": session, "model_name": "tiny-llama", "chunk_size": 256,
-                    "seq_len": 1500, "chunk_hashes": [f"0x{session}:{n}" for n in range(chunks)],
+        json.dumps({"timestamp": at / 1000, "request_id": session, "model_name": "tiny-llama",
+                    "chunk_size": 256, "seq_len": 1500,
+                    "chunk_hashes": [f"0x{session}:{n}" for n in range(chunks)],
                     "dtypes": ["bfloat16"], "shapes": [[2, 2]]}).encode() + b"\n"
         for session, at, chunks in lookups
     )  # fmt: skip
@@ -262,15 +268,31 @@ def tables(run: Run, *names: str, without: Iterable[str] = ("run_id",)) -> dict[
     left_out = set(without)
     found = {}
     for name in names or (*NOUNS, *LISTS):
-        frame = run.connection().sql(f"FROM {name}").pl()
+        if name in TABLES:
+            files = run.files(name)
+            frame = pl.concat([pl.read_parquet(file) for file in files]) if files else _nothing(name)
+        else:
+            frame = run.connection().sql(f"FROM {name}").pl()
         rows = frame.drop([column for column in frame.columns if column in left_out]).rows()
         found[name] = sorted(rows, key=repr)
     return found
 
 
 def query(run: Run, sql: str) -> list[tuple[Any, ...]]:
-    """Rows of a query over nouns and tables."""
-    return run.connection().sql(sql).fetchall()
+    """Rows of a query over nouns and tables; making all of the nouns takes longer than a small import."""
+    named = set(re.findall(r"(?:FROM|JOIN)\s+(\w+)", sql))
+    if not named <= set(TABLES):
+        return run.connection().sql(sql).fetchall()
+    with duckdb.connect(":memory:") as connection:
+        for table in named:
+            files = run.files(table)
+            found = pl.concat([pl.read_parquet(file) for file in files]) if files else _nothing(table)
+            connection.register(table, found)
+        return connection.sql(sql).fetchall()
+
+
+def _nothing(table: str) -> pl.DataFrame:
+    return pl.DataFrame(pl.from_arrow(arrow_schema(table).empty_table()))
 
 
 def losses(run: Run) -> list[tuple[str, str | None, int]]:

@@ -42,8 +42,11 @@ def names(run: Run) -> dict[str, set[str]]:
     return {alias: {request for other, request in rows if other == alias} for alias, _ in rows}
 
 
-def requests(run: Run, noun: str = "request") -> list[str]:
-    return [name for (name,) in query(run, f"SELECT request_id FROM {noun} ORDER BY start_ns, request_id")]
+def requests(run: Run, op: str = "request") -> list[str]:
+    rows = query(
+        run, f"SELECT DISTINCT request_id, start_ns FROM span WHERE op = '{op}' ORDER BY start_ns, 1"
+    )
+    return [name for name, _ in rows]
 
 
 def test_three_names_are_one_request(tmp_path: Path) -> None:
@@ -112,7 +115,7 @@ def test_a_request_of_a_client_that_reuses_its_id_is_joined_in_time_order(tmp_pa
         ],
         [lookup(AAAA, 62, 65, 1280), lookup(BBBB, 12, 15, 1280)],
     )
-    assert query(run, "SELECT request_id, prompt_tokens FROM request ORDER BY 2") == [
+    assert query(run, "SELECT request_id, prompt_tokens FROM span WHERE op = 'request' ORDER BY 2") == [
         (BBBB, 1),
         (AAAA, 2),
     ]
@@ -133,7 +136,7 @@ def test_overlapping_retries_are_joined_by_the_overlap_of_their_lives(tmp_path: 
         [llm_request(EXTERNAL, 10, 50, prompt=1), llm_request(EXTERNAL, 30, 90, prompt=2)],
         [lookup(AAAA, 12, 40, 1280), lookup(BBBB, 35, 85, 1280)],
     )
-    assert query(run, "SELECT request_id, prompt_tokens FROM request ORDER BY 2") == [
+    assert query(run, "SELECT request_id, prompt_tokens FROM span WHERE op = 'request' ORDER BY 2") == [
         (AAAA, 1),
         (BBBB, 2),
     ]
@@ -151,7 +154,7 @@ def test_a_retry_that_fits_two_requests_equally_is_not_joined_and_counted(tmp_pa
         [lookup(AAAA, 12, 15, 1280), lookup(BBBB, 12, 15, 1280)],
     )
     assert losses(run) == [("ambiguous_join", "request", 2)]
-    assert query(run, "SELECT request_id, prompt_tokens FROM request ORDER BY 2") == [
+    assert query(run, "SELECT request_id, prompt_tokens FROM span WHERE op = 'request' ORDER BY 2") == [
         (f"{EXTERNAL}#1", 1), (f"{EXTERNAL}#2", 2),
     ]  # fmt: skip
     assert sorted(requests(run, "lookup")) == [AAAA, BBBB]
@@ -163,7 +166,7 @@ def test_a_retry_without_an_internal_request_keeps_a_number_of_its_own(tmp_path:
         [llm_request(EXTERNAL, 10, 50, prompt=1), llm_request(EXTERNAL, 60, 100, prompt=2)],
         [lookup(AAAA, 62, 65, 1280)],
     )
-    rows = query(run, "SELECT request_id, prompt_tokens FROM request ORDER BY 2")
+    rows = query(run, "SELECT request_id, prompt_tokens FROM span WHERE op = 'request' ORDER BY 2")
     assert rows == [(f"{EXTERNAL}#1", 1), (AAAA, 2)]
 
 
@@ -174,7 +177,7 @@ def test_one_external_id_thrice_without_internal_ones_is_three_requests(tmp_path
     ]
     run = imported(tmp_path, sent)
     numbered = [f"{EXTERNAL}#{number}" for number in (1, 2, 3)]
-    assert query(run, "SELECT request_id, prompt_tokens FROM request ORDER BY 2") == [
+    assert query(run, "SELECT request_id, prompt_tokens FROM span WHERE op = 'request' ORDER BY 2") == [
         (name, number) for number, name in enumerate(numbered, 1)
     ]
     assert requests(run, "queue") == numbered
@@ -267,9 +270,10 @@ def test_fifty_thousand_requests_of_one_trace_stay_apart(tmp_path: Path) -> None
     log = hash_log(*((f"cmpl-r{n}-0-{n:08x}", 12, 1) for n in range(count)))
     run = imported(tmp_path, content.encode(), log)
     found = query(
-        run, "SELECT count(*), count(DISTINCT request_id), min(length(request_id) > 18) FROM request"
+        run,
+        "SELECT count(*), count(DISTINCT request_id), min(length(request_id)) FROM span WHERE op = 'request'",
     )
-    assert found == [(count, count, True)]
+    assert found == [(count, count, len("cmpl-r0-0-00000000"))]
     assert losses(run) == []
 
 

@@ -1,0 +1,132 @@
+"""A run is an input like any other."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+from kvtrace import schema
+from kvtrace.errors import InputError
+from kvtrace.run import open_run
+from tests.rows import write_run
+from tests.unit.importer.drawn import (
+    EXTERNAL,
+    INTERNAL,
+    LISTS,
+    NOUNS,
+    hash_log,
+    imported,
+    llm_request,
+    lookup,
+    losses,
+    op,
+    query,
+    reported,
+    retrieve,
+    store,
+    tables,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OTHER = "cmpl-req-001-0-99ccb134"
+SOME = (
+    llm_request(EXTERNAL, 10, 100, first_ms=50, queue_ms=5),
+    llm_request(EXTERNAL, 210, 300, first_ms=50, queue_ms=-5),
+    lookup(INTERNAL, 12, 15, 1280, 1280, parent=7),
+    retrieve(INTERNAL, 16, 20, 5, 0),
+    store(INTERNAL, 30, 33, 0, 1),
+    store(INTERNAL, 34, 35, 1, 3),
+    op("wait", 40, 41, None, reason="load"),
+    op("step", 41, 50, None, more={"kvtrace.step.request_ids": [INTERNAL], "kvtrace.step.tokens": [220]}),
+)
+LOG = hash_log((INTERNAL, 12, 5), (OTHER, 60, 5))
+
+
+@pytest.mark.parametrize("table", [*NOUNS, *LISTS])
+def test_a_run_imported_again_is_the_same_run(tmp_path: Path, table: str) -> None:
+    first = imported(tmp_path, SOME, LOG)
+    again = imported(tmp_path, first.path)
+    assert tables(again, table) == tables(first, table)
+
+
+def test_a_run_and_what_it_was_made_of_are_one_run(tmp_path: Path) -> None:
+    first = imported(tmp_path, SOME)
+    both = imported(tmp_path, first.path, SOME)
+    assert tables(both, *NOUNS, "alias") == tables(first, *NOUNS, "alias")
+    duplicates = [entry for entry in losses(both) if entry[0] == "duplicate"]
+    assert duplicates == [("duplicate", None, len(SOME))]
+
+
+def test_runs_of_two_recordings_become_one(tmp_path: Path) -> None:
+    vllm = imported(tmp_path, [llm_request(EXTERNAL, 10, 100)])
+    cache = imported(tmp_path, [lookup(INTERNAL, 12, 15, 1280, 1280)])
+    both = imported(tmp_path, vllm.path, cache.path)
+    assert query(both, "SELECT op, request_id FROM span ORDER BY op") == [
+        ("lookup", INTERNAL),
+        ("request", INTERNAL),
+    ]
+
+
+def test_rows_of_a_run_belong_to_the_new_run(tmp_path: Path) -> None:
+    first = imported(tmp_path, SOME, LOG)
+    again = imported(tmp_path, first.path)
+    assert first.meta["run_id"] != again.meta["run_id"]
+    for table in ("span", "alias", "process", "request_key", "loss"):
+        assert query(again, f"SELECT DISTINCT run_id FROM {table}") == [(again.meta["run_id"],)]
+
+
+def test_what_a_run_says_about_its_recording_goes_with_it(tmp_path: Path) -> None:
+    about = {"scenario": "drawn", "captured": "by hand", "engines": {"vllm": "0.32.0"}, "synthetic": True}
+    again = imported(tmp_path, imported(tmp_path, SOME, json.dumps(about).encode()).path)
+    assert (again.meta["recording"], again.meta["synthetic"]) == (about, True)
+
+
+@pytest.mark.parametrize("version", [schema.VERSION + 1, 0, -1, "1", None])
+def test_a_run_of_another_schema_is_refused(tmp_path: Path, version: object) -> None:
+    run = imported(tmp_path, SOME)
+    (run.path / "run.json").write_text(json.dumps(run.meta | {"schema_version": version}))
+    with pytest.raises(InputError, match=r"schema v.*reads up to v1") as error:
+        imported(tmp_path, run.path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("damage", ["torn", "text", "empty", "another table", "run.json"])
+def test_a_damaged_run_is_refused_in_one_sentence(tmp_path: Path, damage: str) -> None:
+    run = imported(tmp_path, SOME, LOG)
+    (part,) = run.files("request_key")
+    content = part.read_bytes()
+    if damage == "another table":
+        pl.DataFrame({"request_id": [1.5], "novelty": ["x"]}).write_parquet(part)
+    elif damage == "run.json":
+        (run.path / "run.json").write_bytes(b"{")
+    else:
+        part.write_bytes({"torn": content[:-30], "text": b"text, no Parquet", "empty": b""}[damage])
+    with pytest.raises(InputError) as error:
+        imported(tmp_path, run.path)
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.glob(".*importing*"))
+
+
+def test_a_run_without_rows_is_nothing_to_import(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no record could be read"):
+        imported(tmp_path / "x", write_run(tmp_path / "empty").path)
+
+
+def test_a_run_that_compaction_left_half_exchanged_is_read_whole(tmp_path: Path) -> None:
+    first = imported(tmp_path, SOME, LOG)
+    shutil.move(first.path / "span", first.path / ".replaced-span")
+    again = imported(tmp_path, first.path)
+    assert len(tables(again, "span")["span"]) == len(tables(open_run(first.path), "span")["span"]) > 0
+
+
+def test_a_folder_of_raw_files_beside_a_run_is_read_with_it(tmp_path: Path) -> None:
+    first = imported(tmp_path / "a", SOME[:2])
+    (tmp_path / "raw").mkdir()
+    report = reported(tmp_path / "b", first.path, SOME[2:])
+    assert [entry.format for entry in report.inputs] == ["run", "otlp-json"]
+    assert tables(open_run(report.run), *NOUNS) == tables(imported(tmp_path / "c", SOME), *NOUNS)
