@@ -9,11 +9,14 @@ import polars as pl
 
 from kvtrace.analyses.exposure import layers
 from kvtrace.analyses.exposure.cache import blocks, prepare
-from kvtrace.analyses.exposure.layers import CLASSES, FIRST_HOP, LOAD, Ints
-from kvtrace.analyses.exposure.sweep import Intervals, Pieces, Requests, pieces, segments, width
-from kvtrace.analyses.exposure.totals import Decided, Window, decide
+from kvtrace.analyses.exposure.layers import CLASSES, FIRST_HOP, LOAD
+from kvtrace.analyses.exposure.sweep import NO_SPAN, pieces, segments, width
+from kvtrace.analyses.exposure.totals import winners
 
 if TYPE_CHECKING:
+    from kvtrace.analyses.exposure.layers import Ids, Ints
+    from kvtrace.analyses.exposure.sweep import Intervals, Pieces, Requests, Segments
+    from kvtrace.analyses.exposure.totals import Window, Winners
     from kvtrace.run import Run
 
 COLUMNS = {
@@ -54,7 +57,7 @@ def critical_path(
         end_ns: end, unix ns
         class: the winning class
         hop: tier_from->tier_to of a load; null for every other class
-        span_id: the earliest started of the winning spans; null for other
+        span_id: the earliest started of the winning spans; null for other, and for a span without an id
     """
     prepared = prepare(run, requests)
     ids = prepared.table.select(pl.col("number").cast(pl.Int64), "request_id")
@@ -66,14 +69,15 @@ def critical_path(
     return rows.join(ids, on="number", maintain_order="left").select(list(COLUMNS))
 
 
-def _wins_with(layer: int, decided: Decided) -> layers.Bools:
+def _wins_with(layer: int, active: Ints, won: Winners) -> layers.Bools:
     """Segments that an interval of this layer, where it is active, is a winner of."""
-    winner = decided.winner
-    serving = (decided.part.layers & 1) == 1
+    winner = won.winner
+    serving = (active & 1) == 1
     if layer >= FIRST_HOP:
-        return (winner == LOAD) & (decided.hop == layer - FIRST_HOP)
+        return (winner == LOAD) & (won.hop == layer - FIRST_HOP)
     if layers.NAMED <= layer < layers.OTHERS:
-        return winner == layers.WAIT + layer - layers.NAMED if layer < layers.OTHERS - 1 else winner < 0
+        known = layer < layers.OTHERS - 1  # the last reason is the unknown one, which is no class
+        return (winner == layers.WAIT + layer - layers.NAMED) & known
     if layers.OTHERS <= layer < layers.QUEUE_CAPACITY:
         nobody = layer >= layers.NOBODY
         reason = (layer - layers.OTHERS) % 5
@@ -82,47 +86,47 @@ def _wins_with(layer: int, decided: Decided) -> layers.Bools:
     return np.isin(winner, [number for number, own in _OWNING.items() if layer in own])
 
 
-def _spans(parts: list[Pieces], decided: Decided, block: Requests) -> tuple[Ints, layers.Bools]:
-    """Span of every segment: the earliest started of the winning ones (ties: the smaller id)."""
-    part = decided.part
-    key = part.request * width(block) + (part.s - block.start[part.request])
+def _spans(parts: list[Pieces], cuts: Segments, won: Winners, block: Requests) -> tuple[Ids, layers.Bools]:
+    """Span of every segment: the earliest started of the winning ones (ties: the smaller id), if it has one."""
+    key = cuts.request * width(block) + (cuts.s - block.start[cuts.request])
     started = np.zeros(key.size, np.int64)
-    span = np.zeros(key.size, np.uint64)
+    span = np.full(key.size, NO_SPAN, np.uint64)
     found = np.zeros(key.size, bool)
     for piece in parts:
-        at = np.flatnonzero(_wins_with(piece.layer, decided) & (((part.layers >> piece.layer) & 1) == 1))
+        wins = _wins_with(piece.layer, cuts.layers, won) & (((cuts.layers >> piece.layer) & 1) == 1)
+        at = np.flatnonzero(wins)
         own = np.searchsorted(piece.s, key[at], side="right") - 1
         earlier = piece.started[own] < started[at]
         same = (piece.started[own] == started[at]) & (piece.span[own] < span[at])
         take = ~found[at] | earlier | same
         started[at[take]], span[at[take]], found[at[take]] = piece.started[own][take], piece.span[own][take], True
-    return span, found
+    return span, span != NO_SPAN
 
 
 def _paths(block: Requests, intervals: Intervals, window: Window) -> pl.DataFrame:
     """Segments of one window of a block, those with the same winner joined."""
     parts = pieces(intervals, block, owners=True)
-    decided = decide(segments(parts, [], block), window)
-    part = decided.part
-    span, found = _spans(parts, decided, block)
-    change = np.ones(part.s.size, bool)
-    sides = (part.request, decided.winner, decided.hop, span, found)
+    cuts = segments(parts, [], block)
+    cuts = cuts.where((cuts.s >= window.begin[cuts.request]) & (cuts.e <= window.end[cuts.request]))
+    won = winners(cuts.request, cuts.layers, cuts.e - cuts.s, window)
+    span, known = _spans(parts, cuts, won, block)
+    change = np.ones(cuts.s.size, bool)
+    sides = (cuts.request, won.winner, won.hop, span)
     change[1:] = np.any([side[1:] != side[:-1] for side in sides], axis=0)
     begin = np.flatnonzero(change)
-    end = np.append(begin[1:], part.s.size) - 1 if part.s.size else begin
-    hop = [layers.hop_name(int(number)) if number >= 0 else None for number in decided.hop[begin]]
+    end = np.append(begin[1:], cuts.s.size) - 1 if cuts.s.size else begin
+    hop = [layers.hop_name(int(number)) if number >= 0 else None for number in won.hop[begin]]
     frame = pl.DataFrame({
-        "number": part.request[begin] + block.first,
-        "start_ns": part.s[begin],
-        "end_ns": part.e[end],
-        "class": np.asarray(CLASSES)[decided.winner[begin]],
+        "number": cuts.request[begin] + block.first,
+        "start_ns": cuts.s[begin],
+        "end_ns": cuts.e[end],
+        "class": pl.Series(CLASSES).gather(won.winner[begin]),
         "hop": pl.Series(hop, dtype=pl.String),
         "span_id": pl.Series(span[begin]),
-        "found": found[begin],
+        "known": known[begin],
     })
     return frame.with_columns(
         pl.lit(window.name).alias("window"),
-        pl.col("class").cast(pl.String),
-        pl.when("found").then("span_id"),
+        pl.when("known").then("span_id"),
         seq=pl.int_range(pl.len()).over("number"),
-    ).drop("found")
+    ).drop("known")

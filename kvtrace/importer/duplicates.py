@@ -25,12 +25,9 @@ def duplicates(facts: Facts, chunks: Iterable[pa.Table]) -> tuple[npt.NDArray[np
     A hash finds the few candidates; their ids decide.
     """
     seen = np.concatenate(facts.seen) if facts.seen else np.empty(0, np.uint64)
-    order = np.argsort(seen, kind="stable")
-    inorder = seen[order]
-    same = np.zeros(seen.size, bool)
-    same[1:] = (inorder[1:] == inorder[:-1]) & (inorder[1:] != 0)
-    same[:-1] |= same[1:]
-    candidates = np.sort(order[same])
+    inorder = np.sort(seen)
+    twice = np.unique(inorder[1:][(inorder[1:] == inorder[:-1]) & (inorder[1:] != 0)])
+    candidates = np.flatnonzero(np.isin(seen, twice)) if twice.size else np.empty(0, np.int64)
     if not candidates.size:
         return candidates, []
     frames, first = [], 0

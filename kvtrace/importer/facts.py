@@ -13,6 +13,7 @@ processes  first and last record
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,7 @@ COLUMNS: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
         "least_found": pl.Int64,
         "most_requested": pl.Int64,
     },
+    "others": {"request_id": pl.String, "rows": pl.Int64},
     "drops": {"row": pl.Int64, "request_id": pl.String},
     "parents": {"process": pl.String, "parent_span_id": pl.UInt64, "start_ns": pl.Int64},
     "own": {"span_id": pl.UInt64},
@@ -68,18 +70,23 @@ def holds(table: pa.Table, column: str, *wanted: str) -> npt.NDArray[np.bool_]:
 
 @dataclass
 class Facts:
-    """The facts of all rows so far, as parts that are put together at the end."""
+    """The facts of all rows so far, in small files that are put together at the end, a kind at a time."""
 
+    folder: Path
     seen: list[npt.NDArray[np.uint64]] = field(default_factory=list)
-    parts: dict[str, list[pl.DataFrame]] = field(default_factory=lambda: {name: [] for name in COLUMNS})
+    _files: int = 0
 
     def table(self, name: str) -> pl.DataFrame:
         """All parts of one kind of fact."""
-        return pl.concat([pl.DataFrame(schema=COLUMNS[name]), *self.parts[name]])
+        parts = [pl.read_ipc(path) for path in sorted(self.folder.glob(f"{name}-*.arrow"))]
+        return pl.concat([pl.DataFrame(schema=COLUMNS[name]), *parts])
 
     def _keep(self, name: str, frame: pl.DataFrame) -> None:
         if frame.height:
-            self.parts[name].append(frame.select([pl.col(c).cast(kind) for c, kind in COLUMNS[name].items()]))
+            self.folder.mkdir(parents=True, exist_ok=True)
+            wanted = [pl.col(column).cast(kind) for column, kind in COLUMNS[name].items()]
+            frame.select(wanted).write_ipc(self.folder / f"{name}-{self._files:06d}.arrow")
+            self._files += 1
 
     def gather(self, rows: pa.Table, first: int) -> None:
         """Take what the joins need from rows numbered from `first`."""
@@ -89,6 +96,10 @@ class Facts:
         is_request = holds(rows, "op", "request")
         self._sessions(rows, internal)
         self._keep("requests", _select(rows, is_request & ~internal, first, "requests"))
+        others = _select(
+            rows, ~internal & ~holds(rows, ID_KIND, "external"), first, "request_id"
+        ).drop_nulls()
+        self._keep("others", others.group_by("request_id").agg(rows=pl.len()))
         drops = holds(rows, "op", "drop") & holds(rows, "reason", "unknown")
         self._keep("drops", _select(rows, drops, first, "drops"))
         self._servers(rows, server, first)

@@ -21,6 +21,8 @@ from kvtrace.sources.dialects.columns import ID_KIND
 from kvtrace.sources.losses import JOIN, Loss
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kvtrace.importer.facts import Facts
 
 INTERNAL = r"^(.+)-[0-9a-f]{8}$"
@@ -35,7 +37,7 @@ class Names:
 
     fixed: pl.DataFrame
     by_start: pl.DataFrame
-    aliases: pl.DataFrame
+    external: pl.DataFrame
     losses: list[Loss]
 
 
@@ -45,7 +47,7 @@ def resolve(facts: Facts, asked: pl.DataFrame) -> Names:
     known = _internal(facts, asked)
     external = known.with_columns(alias=pl.col("request_id").str.extract(INTERNAL, 1)).drop_nulls("alias")
     rows = (
-        requests.filter(pl.col("request_id").is_in(external["alias"].implode()))
+        requests.join(external, left_on="request_id", right_on="alias", how="semi")
         .select(alias="request_id", start_ns="start_ns", end_ns="end_ns")
         .unique(subset=["alias", "start_ns"], keep="first")
     )
@@ -61,11 +63,15 @@ def resolve(facts: Facts, asked: pl.DataFrame) -> Names:
     paired, ambiguous = pair(rows.filter(several).sort(order), external.filter(several).sort(order))
     numbered = _numbered(requests, fixed, paired)
     by_start = pl.concat([paired, numbered])
+    clients, unclear = _clients(facts, external)
+    fixed = pl.concat([fixed, clients])
+    ambiguous += unclear
     losses = []
     if ambiguous:
         detail = "names that fit several requests equally well, or none in time"
         losses.append(Loss(JOIN, "ambiguous_join", ambiguous, op="request", detail=detail))
-    return Names(fixed, by_start, _aliases(requests, external, fixed, by_start, numbered), losses)
+    known_names = pl.concat([external.select("alias", "request_id"), numbered.select("alias", "request_id")])
+    return Names(fixed, by_start, known_names, losses)
 
 
 def _internal(facts: Facts, asked: pl.DataFrame) -> pl.DataFrame:
@@ -73,6 +79,26 @@ def _internal(facts: Facts, asked: pl.DataFrame) -> pl.DataFrame:
     lines = asked.select("request_id", start_ns="time_ns", end_ns="time_ns")
     seen = pl.concat([facts.table("sessions"), lines])
     return seen.group_by("request_id").agg(pl.min("start_ns"), pl.max("end_ns")).sort("request_id")
+
+
+def _clients(facts: Facts, external: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+    """Rows that carry the caller's own id: the request it means, or how many rows fit several."""
+    others = facts.table("others").group_by("request_id").agg(pl.sum("rows"))
+    unknown = others.join(external, on="request_id", how="anti").join(
+        external, left_on="request_id", right_on="alias", how="anti"
+    )
+    if not unknown.height:
+        return pl.DataFrame(schema={"alias": pl.String, "request_id": pl.String}), 0
+    named = external.select("request_id", alias=_client()).drop_nulls("alias")
+    found = named.join(unknown.select("rows", alias="request_id"), on="alias")
+    counted = found.group_by("alias").agg(pl.len(), pl.first("request_id"), pl.first("rows"))
+    several = counted.filter(pl.col("len") > 1)
+    return counted.filter(pl.col("len") == 1).select("alias", "request_id"), int(several["rows"].sum())
+
+
+def _client() -> pl.Expr:
+    """The caller's id in an external id."""
+    return pl.coalesce([pl.col("alias").str.extract(rule, 1) for rule in CLIENT])
 
 
 def _numbered(requests: pl.DataFrame, fixed: pl.DataFrame, paired: pl.DataFrame) -> pl.DataFrame:
@@ -89,41 +115,23 @@ def _numbered(requests: pl.DataFrame, fixed: pl.DataFrame, paired: pl.DataFrame)
     return rows.with_columns(request_id=pl.col("alias") + "#" + number)
 
 
-def _aliases(
-    requests: pl.DataFrame,
-    external: pl.DataFrame,
-    fixed: pl.DataFrame,
-    by_start: pl.DataFrame,
-    numbered: pl.DataFrame,
-) -> pl.DataFrame:
-    """Every other name of every request: derived by the engine's rule, or given on its span."""
-    own = meaning(requests.with_columns(alias="request_id"), fixed, by_start)
+def aliases(facts: Facts, names: Names) -> Iterator[pl.DataFrame]:
+    """Every other name of every request, a kind at a time: derived by a rule, or given on a span."""
+    requests = facts.table("requests").filter(pl.col("request_id").is_not_null())
+    own = meaning(requests.rename({"request_id": "alias"}), names.fixed, names.by_start)
     given = own.filter(pl.col(ID_KIND) == "external").select("alias", request_id="meant")
-    names = pl.concat(
-        [
-            external.select("alias", "request_id"),
-            numbered.select("alias", "request_id"),
-            given,
-        ]
-    ).unique()
-    client = pl.coalesce([pl.col("alias").str.extract(rule, 1) for rule in CLIENT])
-    derived = pl.concat(
-        [
-            names.filter(pl.col("alias") != pl.col("request_id")).with_columns(kind=pl.lit("external")),
-            names.with_columns(alias=client, kind=pl.lit("client")).drop_nulls("alias").unique(),
-        ]
-    ).with_columns(source=pl.lit("vllm"), evidence=pl.lit("derived"))
-    traces = own.filter(pl.col("trace_id").is_not_null()).select(
-        alias="trace_id",
-        request_id="meant",
-        kind=pl.lit("trace"),
-        source=pl.lit("otlp"),
-        evidence=pl.lit("native"),
-    )
-    columns = ["alias", "kind", "request_id", "source", "evidence"]
-    return pl.concat([derived.select(columns), traces.select(columns).unique()]).sort(
-        "request_id", "kind", "alias"
-    )
+    external = pl.concat([names.external, given]).unique()
+    yield _alias_rows(external.filter(pl.col("alias") != pl.col("request_id")), "external", "vllm", "derived")
+    yield _alias_rows(external.with_columns(alias=_client()).drop_nulls("alias"), "client", "vllm", "derived")
+    traces = own.filter(pl.col("trace_id").is_not_null()).select(alias="trace_id", request_id="meant")
+    yield _alias_rows(traces, "trace", "otlp", "native")
+
+
+def _alias_rows(names: pl.DataFrame, kind: str, source: str, evidence: str) -> pl.DataFrame:
+    """Rows of the table `alias`."""
+    words = {"kind": kind, "source": source, "evidence": evidence}
+    rows = names.select("alias", "request_id").unique().sort("request_id", "alias")
+    return rows.with_columns(**{column: pl.lit(word) for column, word in words.items()})
 
 
 def meaning(rows: pl.DataFrame, fixed: pl.DataFrame, by_start: pl.DataFrame) -> pl.DataFrame:

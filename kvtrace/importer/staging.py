@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kvtrace.sources.losses import Loss
 
-ROWS_A_FILE = 200_000
+ROWS_A_FILE = 120_000
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Staging:
     """Span rows in Arrow files, numbered across them; facts about them and the small tables in memory."""
 
     folder: Path
-    facts: Facts = field(default_factory=Facts)
+    facts: Facts = field(init=False)
     keys: list[dict[str, Any]] = field(default_factory=list)
     identities: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
     processes: dict[str | None, dict[str, str | None]] = field(default_factory=dict)
@@ -39,6 +39,10 @@ class Staging:
     _held: list[pa.Table] = field(default_factory=list)
     _held_rows: int = 0
     _files: int = 0
+
+    def __post_init__(self) -> None:
+        """Facts lie beside the rows."""
+        self.facts = Facts(self.folder / "facts")
 
     def add_spans(self, parts: Iterable[pa.Table]) -> None:
         """Append span rows; a column that a part lacks is null in it."""

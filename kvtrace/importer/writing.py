@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 from kvtrace import __version__, schema
 from kvtrace.importer.joining import Joined, joined_rows
+from kvtrace.importer.naming import aliases
 from kvtrace.schema.layout import RUN_FILE
 from kvtrace.schema.tables import TABLES
 from kvtrace.sinks.parquet.arrow import arrow_schema, conform
@@ -19,7 +21,7 @@ from kvtrace.sinks.parquet.sorting import write_sorted
 from kvtrace.sinks.parquet.writer import write_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from kvtrace.importer.reading import InputReport
@@ -42,19 +44,22 @@ def write_run(
     rows = {
         "span": write_sorted(joined_rows(staging, joined), staging.spans, folder / "span", scratch, run_id)
     }
-    small = {
-        "request_key": _table("request_key", staging.keys),
-        "alias": joined.names.aliases.to_arrow(),
-        "identity": _table("identity", list(staging.identities.values())),
-        "process": _table("process", _processes(staging, staging.facts.table("processes"))),
-        "loss": _table("loss", [loss.row() for loss in (*staging.losses, *joined.losses)]),
+    small: dict[str, Iterable[pa.Table]] = {
+        "request_key": [_table("request_key", staging.keys)],
+        "alias": (names.to_arrow() for names in aliases(staging.facts, joined.names)),
+        "identity": [_table("identity", list(staging.identities.values()))],
+        "process": [_table("process", _processes(staging, staging.facts.table("processes")))],
+        "loss": [_table("loss", [loss.row() for loss in (*staging.losses, *joined.losses)])],
     }
     for table in TABLES:
         if table != "span":
-            found = [*staging.tables.get(table, []), *([small[table]] if table in small else [])]
-            if any(part.num_rows for part in found):
-                parts = (_of_run(conform(part, table), run_id) for part in found)
-                rows[table] = write_table(folder / table / "part-000.parquet", table, parts)
+            found = (conform(part, table) for part in (*staging.tables.get(table, []), *small.get(table, [])))
+            parts = (_of_run(part, run_id) for part in found if part.num_rows)
+            count = write_table(folder / table / "part-000.parquet", table, parts)
+            if count:
+                rows[table] = count
+            else:
+                shutil.rmtree(folder / table)
     _write_meta(folder, run_id, staging, reports, rows, keep_content=keep_content, group=group)
     return rows
 

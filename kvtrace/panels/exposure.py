@@ -34,8 +34,8 @@ _NOTHING = (
 _UPPER = (
     "{windows}. {why}, so nobody knows when they computed: compute reads “not observed”, its time lies "
     "inside the other parts, each of which is at most what is shown (<=), and there are no quantiles, "
-    "because a quantile of bounds measures nothing. Spans with kvtrace.op = step and their members would make "
-    "them exact."
+    "because a quantile of bounds measures nothing. Spans with kvtrace.op = step and their members would "
+    "make them exact."
 )
 _WHY = {
     False: "No step of the engine was recorded",

@@ -8,6 +8,7 @@ in place of the computed one, whose own cost another benchmark measures. Numbers
 
 from __future__ import annotations
 
+import functools
 import json
 import resource
 import sys
@@ -29,7 +30,7 @@ from kvtrace.run.derived import derived_folder, files_hash
 from kvtrace.sinks.parquet.writer import write_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 MS = 1_000_000
 START_NS = 1_764_400_000_000_000_000
@@ -123,20 +124,21 @@ def main() -> None:
     folder = Path(sys.argv[2]) if len(sys.argv) > 2 else Path(tempfile.mkdtemp()) / "run"
     run = build(folder, requests)
     output = folder.parent / "report.html"
-    began = time.perf_counter()
-    write_report([run], output)
-    print(
-        f"{requests:,} requests: {time.perf_counter() - began:.1f} s, page {output.stat().st_size:,} bytes",
-        end=", ",
-    )
-    print(f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MiB")
-    began = time.perf_counter()
-    facts(run)
-    print(f"  {time.perf_counter() - began:5.1f} s  facts")
+    timed(f"page of {requests:,} requests", lambda: write_report([run], output))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"  {output.stat().st_size:,} bytes, peak memory {peak:,.0f} MiB; of its time:")
+    timed("facts", lambda: facts(run))
     for entry in read_dashboard():
-        began = time.perf_counter()
-        panel(entry.name).data(run, **entry.options)
-        print(f"  {time.perf_counter() - began:5.1f} s  {entry.name} {entry.options or ''}")
+        timed(
+            f"{entry.name} {entry.options or ''}",
+            functools.partial(panel(entry.name).data, run, **entry.options),
+        )
+
+
+def timed(what: str, run: Callable[[], object]) -> None:
+    wall, cpu = time.perf_counter(), time.process_time()
+    run()
+    print(f"{time.perf_counter() - wall:6.1f} s, {time.process_time() - cpu:6.1f} s of CPU  {what}")
 
 
 if __name__ == "__main__":

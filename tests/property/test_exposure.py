@@ -18,7 +18,7 @@ from tests.property.oracle import critical_path_by_ticks, exposure_by_ticks
 from tests.rows import write_run
 
 _CASES = settings(
-    max_examples=60,
+    max_examples=15,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking rebuilds a run a hundred times

@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 
 from kvtrace.analyses.exposure import intervals as queries
 from kvtrace.analyses.exposure.layers import Bools, Ints
-from kvtrace.analyses.exposure.sweep import MOST_CELLS, Intervals, Requests, Segments, Waits, pieces, segments, width
-from kvtrace.analyses.exposure.totals import Window, window_rows
+from kvtrace.analyses.exposure.sweep import MOST_CELLS, NO_SPAN, Intervals, Requests, Segments, Waits, pieces, segments, width
+from kvtrace.analyses.exposure.totals import Window, amounts, block_rows
 from kvtrace.analyses.exposure.work import Work
 from kvtrace.run.derived import derived_folder, files_hash
 from kvtrace.run.nouns import create_views
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 ALGORITHM = "1"
 """Bumped whenever the partition of the same run can come out differently."""
-BLOCK_INTERVALS = 750_000
+BLOCK_INTERVALS = 300_000
 MEMORY_LIMIT = "700MB"
 
 
@@ -93,7 +93,8 @@ def _waits(waits: pl.DataFrame, table: pl.DataFrame) -> Waits:
     )  # fmt: skip
     return Waits(
         _numbers(waits["engine_number"]), _numbers(waits["s"]), _numbers(waits["e"]), waits["is_open"].to_numpy(),
-        _numbers(waits["reason"]), waits["names"].is_null().to_numpy(), waits["span_id"].to_numpy(),
+        _numbers(waits["reason"]), waits["names"].is_null().to_numpy(),
+        waits["span_id"].fill_null(NO_SPAN).to_numpy(),
         np.unique(named["pair"].to_numpy()), size,
     )  # fmt: skip
 
@@ -129,21 +130,19 @@ def _fitting(
         yield from _fitting(prepared, low, middle, table.slice(0, at) if table else None, owners=owners)
         yield from _fitting(prepared, middle, high, table.slice(at) if table else None, owners=owners)
         return
-    yield part, _intervals(table, low, owners=owners).joined(prepared.waits.of(part))
+    yield part, _intervals(table, low, owners=owners).joined(prepared.waits.of(part, owners=owners))
 
 
 def _intervals(table: pa.Table | None, low: int, *, owners: bool) -> Intervals:
     """Arrow -> arrays."""
-    empty = np.empty(0, np.int64)
-    if table is None:
-        return Intervals(empty, empty, empty, empty, np.empty(0, bool), empty, empty.astype(np.uint64))
-    frame = pl.DataFrame(table)
-    none = np.zeros(frame.height, np.int64)
+    none, ids = np.empty(0, np.int64), np.empty(0, np.uint64)
+    if table is None or not table.num_rows:
+        return Intervals(none, none.astype(np.int8), none, none, none.astype(bool), none, ids)
     return Intervals(
-        _numbers(frame["number"]) - low, _numbers(frame["layer"]), _numbers(frame["s"]), _numbers(frame["e"]),
-        frame["is_open"].to_numpy(),
-        _numbers(frame["started"]) if owners else none,
-        frame["span_id"].fill_null(0).to_numpy() if owners else none.astype(np.uint64),
+        table["number"].to_numpy() - np.int64(low), table["layer"].to_numpy(), table["s"].to_numpy(),
+        table["e"].to_numpy(), table["is_open"].to_numpy(),
+        table["started"].to_numpy() if owners else none,
+        pl.Series(table["span_id"]).fill_null(NO_SPAN).to_numpy() if owners else ids,
     )  # fmt: skip
 
 
@@ -156,14 +155,11 @@ def swept(part: Requests, found: Intervals) -> Segments:
 def rows_of(prepared: Prepared) -> Iterator[pl.DataFrame]:
     """The partition, block by block, request ids in place of numbers."""
     ids = prepared.table.select(pl.col("number").cast(pl.Int64), "request_id", "unfinished", "token_ns")
+    censored = pl.when(pl.col("window") == "ttft").then(pl.col("token_ns").is_null()).otherwise("unfinished")
     for part, found in blocks(prepared, owners=False):
-        cuts = swept(part, found)
-        work = Work(found, cuts, part)
-        frames = [window_rows(cuts, work, part, window) for window in prepared.windows(part)]
-        rows = pl.concat(frames).join(ids.slice(part.first, part.start.size), on="number", maintain_order="left")
-        censored = (
-            pl.when(pl.col("window") == "ttft").then(pl.col("token_ns").is_null()).otherwise(pl.col("unfinished"))
-        )
+        cuts, windows = swept(part, found), prepared.windows(part)
+        work, every = Work(found, cuts, part), amounts(cuts, windows)
+        rows = block_rows(every, work, part, windows).join(ids.slice(part.first, part.start.size), on="number", maintain_order="left")
         yield rows.sort("number", maintain_order=True).with_columns(censored=censored)
 
 

@@ -16,6 +16,8 @@ import numpy.typing as npt
 from kvtrace.schema.vocabulary import TIERS
 
 Ints = npt.NDArray[np.int64]
+Ids = npt.NDArray[np.uint64]
+Small = npt.NDArray[np.int8]
 Bools = npt.NDArray[np.bool_]
 
 SERVING = 0
@@ -76,7 +78,7 @@ def classes_of(layers: Ints, context: Ints) -> Ints:
     """
     serving = context & 1
     quiet = ((context & ANY_WAIT) == 0).astype(np.int64)
-    own = (layers & 1 & quiet) << COMPUTE
+    own: Ints = (layers & 1 & quiet) << COMPUTE
     for number in range(4):
         shared = (layers >> (OTHERS + number)) | (layers >> (NOBODY + number))
         own |= (((layers >> (NAMED + number)) | (shared & serving)) & 1) << (WAIT + number)
@@ -96,7 +98,8 @@ def stalled(layers: Ints) -> Bools:
     for a transfer or a lookup."""
     serving = (layers & 1).astype(bool)
     inside = serving & ((layers & ANY_WAIT) != 0)
-    return inside | ((layers & ANY_NAMED) != 0) | (((layers >> QUEUE_TRANSFER) & 1) != 0)
+    found: Bools = inside | ((layers & ANY_NAMED) != 0) | (((layers >> QUEUE_TRANSFER) & 1) != 0)
+    return found
 
 
 def first_bit(own: Ints) -> Ints:

@@ -17,10 +17,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvtrace.analyses.exposure.layers import NAMED, NOBODY, OTHERS, Bools, Ints
+from kvtrace.analyses.exposure.layers import NAMED, NOBODY, OTHERS, Bools, Ids, Ints, Small
 
 MOST_CELLS = 1 << 61
 """The axis must hold every request's stretch: requests x longest window stays below this."""
+
+NO_SPAN = 2**64 - 1
+"""Stands for a null span_id, which is no number: the last of two that started together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +49,26 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Intervals of a block: request (0 = first of the block), layer, [s, e), open or not; owners or empty."""
+    """Intervals of a block: request (0 = first of the block), layer, [s, e), open or not.
+
+    `started` and `span` say whose they are; both are empty where nobody asks.
+    """
 
     request: Ints
-    layer: Ints
+    layer: Small
     s: Ints
     e: Ints
     is_open: Bools
     started: Ints
-    span: Ints
+    span: Ids
 
     def where(self, mask: Bools) -> Intervals:
         """The intervals for which the mask holds."""
-        names = ("request", "layer", "s", "e", "is_open", "started", "span")
-        return Intervals(*(getattr(self, name)[mask] for name in names))
+        owned = self.started.size > 0
+        return Intervals(
+            self.request[mask], self.layer[mask], self.s[mask], self.e[mask], self.is_open[mask],
+            self.started[mask] if owned else self.started, self.span[mask] if owned else self.span,
+        )  # fmt: skip
 
     def joined(self, other: Intervals) -> Intervals:
         """Both, one after the other."""
@@ -77,11 +86,11 @@ class Waits:
     is_open: Bools
     reason: Ints
     nobody: Bools
-    span: Ints
+    span: Ids
     pairs: Ints
     requests: int
 
-    def of(self, block: Requests) -> Intervals:
+    def of(self, block: Requests, *, owners: bool) -> Intervals:
         """Every wait that overlaps a request of the block, in the layer that says whom it names."""
         low, high = self._range(block)
         count = high - low
@@ -96,7 +105,10 @@ class Waits:
         at[at == self.pairs.size] = 0
         named = self.pairs[at] == pair if self.pairs.size else np.zeros(pair.size, bool)
         layer = np.where(named, NAMED, np.where(self.nobody[wait], NOBODY, OTHERS)) + self.reason[wait]
-        return Intervals(request, layer, s, e, self.is_open[wait], self.s[wait], self.span[wait])
+        owner = wait if owners else wait[:0]
+        return Intervals(
+            request, layer.astype(np.int8), s, e, self.is_open[wait], self.s[owner], self.span[owner]
+        )
 
     def count(self, block: Requests) -> Ints:
         """At most how many waits overlap each request."""
@@ -124,7 +136,7 @@ class Pieces:
     s: Ints
     e: Ints
     started: Ints
-    span: Ints
+    span: Ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +165,7 @@ def pieces(intervals: Intervals, block: Requests, *, owners: bool) -> list[Piece
     base = intervals.request * stretch - block.start[intervals.request]
     s, e = intervals.s + base, intervals.e + base
     found = []
-    for layer in np.unique(intervals.layer):
+    for layer in np.flatnonzero(np.bincount(intervals.layer)):
         own = np.flatnonzero(intervals.layer == layer)
         if owners:
             order = np.lexsort((intervals.span[own], intervals.started[own], intervals.request[own]))
@@ -181,26 +193,29 @@ def _switches(parts: list[Pieces]) -> tuple[Ints, Ints]:
 
 def segments(parts: list[Pieces], open_parts: list[Pieces], block: Requests) -> Segments:
     """Sum up the switches: between two events, the set of active layers."""
-    stretch = width(block)
-    base = np.arange(block.start.size, dtype=np.int64) * stretch
-    marks = [base, base + (block.stop - block.start), base + (block.last - block.start)]
-    with_token = block.token >= 0
-    marks.append((base + (block.token - block.start))[with_token])
+    base = np.arange(block.start.size, dtype=np.int64) * width(block)
+    ends = base + (block.last - block.start)
+    tokens = (base + (block.token - block.start))[block.token >= 0]
+    marks = np.concatenate([base, base + (block.stop - block.start), ends, tokens])
     at, bit = _switches(parts)
     open_at, open_bit = _switches(open_parts)
-    times = np.concatenate([*marks, at, open_at])
-    quiet = np.zeros(sum(mark.size for mark in marks), np.int64)
+    times = np.concatenate([marks, at, open_at])
     order = np.argsort(times, kind="stable")
     times = times[order]
-    first = np.flatnonzero(np.concatenate([[True], times[1:] != times[:-1]]))
-    active = np.cumsum(np.add.reduceat(np.concatenate([quiet, bit, np.zeros_like(open_bit)])[order], first))
-    opened = np.cumsum(np.add.reduceat(np.concatenate([quiet, np.zeros_like(bit), open_bit])[order], first))
-    edge = times[first]
-    request = edge[:-1] // stretch
-    begin = edge[:-1] - request * stretch
-    end = edge[1:] - request * stretch
-    inside = begin < (block.last - block.start)[request]
-    shift = block.start[request]
-    return Segments(
-        request[inside], (begin + shift)[inside], (end + shift)[inside], active[:-1][inside], opened[:-1][inside]
-    )
+    after = np.flatnonzero(times[1:] != times[:-1])  # the last event of every instant but the last
+    edge = np.append(times[after], times[-1:])
+
+    def running(*parts: Ints) -> Ints:
+        summed: Ints = np.cumsum(np.concatenate(parts)[order])[after]
+        return summed
+
+    quiet = np.zeros(marks.size, np.int64)
+    active = running(quiet, bit, np.zeros_like(open_bit))
+    opened = running(quiet, np.zeros_like(bit), open_bit) if open_parts else np.zeros_like(active)
+    first = np.searchsorted(edge, base)
+    request = np.repeat(np.arange(base.size), np.diff(first, append=edge.size))[:-1]
+    shift = (block.start - base)[request]
+    inside = np.flatnonzero(edge[:-1] < ends[request])
+    request, shift = request[inside], shift[inside]
+    begin, end = edge[inside] + shift, edge[inside + 1] + shift
+    return Segments(request, begin, end, active[inside], opened[inside])

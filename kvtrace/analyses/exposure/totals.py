@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
 from kvtrace.analyses.exposure import layers
-from kvtrace.analyses.exposure.layers import CLASSES, FIRST_HOP, HIDDEN_COLUMNS, HIDING, HOPS, LOAD, Bools, Ints
-from kvtrace.analyses.exposure.sweep import Requests, Segments
-from kvtrace.analyses.exposure.work import Work
+from kvtrace.analyses.exposure.layers import CLASSES, FIRST_HOP, HIDDEN_COLUMNS, HIDING, HOPS, LOAD, Bools, Ints, Small
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from kvtrace.analyses.exposure.sweep import Requests, Segments
+    from kvtrace.analyses.exposure.work import Work
 
 ROWS = {
     "number": pl.Int64,
@@ -26,6 +33,9 @@ ROWS = {
     "agreement": pl.Int64,
 }
 """Columns of what comes out, with the request's number in place of its id."""
+_SPREAD = 0x9E3779B97F4A7C15 - (1 << 64)
+_SLOTS = 1 << 16
+_MOST_CELLS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,36 +49,93 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
-    """The segments of one window, each with its own classes, its winning class and its winning hop."""
+class Amounts:
+    """How long what was active: one row a (request, windows it lies in, active layers, open layers)."""
 
-    part: Segments
+    request: Ints
+    layers: Ints
+    open_layers: Ints
+    length: Ints
+    windows: Ints
+
+    def within(self, place: int) -> Amounts:
+        """Those that lie in the window of this place."""
+        mask = (self.windows >> place) & 1 == 1
+        names = ("request", "layers", "open_layers", "length", "windows")
+        return Amounts(*(getattr(self, name)[mask] for name in names))
+
+
+def amounts(segments: Segments, windows: Sequence[Window]) -> Amounts:
+    """Add up segments in which the same is going on; the ends of the windows are edges of segments.
+
+    Everything that comes after depends on what is active, not on when: a request has hundreds of segments
+    and a dozen of these.
+    """
+    inside = np.zeros(segments.s.size, np.int8)
+    for place, window in enumerate(windows):
+        within = (segments.s >= window.begin[segments.request]) & (segments.e <= window.end[segments.request])
+        inside |= within.astype(np.int8) << place
+    kinds, kind = _kinds(segments.layers, segments.open_layers, inside)
+    cell = segments.request * kinds.height + kind
+    if int(cell.max(initial=0)) < _MOST_CELLS:
+        sums = np.zeros(int(cell.max(initial=-1)) + 1, np.int64)
+        np.add.at(sums, cell, segments.e - segments.s)
+        found = np.flatnonzero(sums)
+        sums = sums[found]
+    else:
+        found, place = np.unique(cell, return_inverse=True)
+        sums = np.zeros(found.size, np.int64)
+        np.add.at(sums, place, segments.e - segments.s)
+    active, opened, within = (kinds[name].to_numpy()[found % kinds.height] for name in kinds.columns)
+    return Amounts(found // kinds.height, active, opened, sums, within)
+
+
+def _kinds(active: Ints, opened: Ints, inside: Small) -> tuple[pl.DataFrame, Ints]:
+    """The few different (active, opened, inside) there are, and which of them each segment has.
+
+    A hash that keeps them apart is cheaper than any sorting; where it does not, they are joined.
+    """
+    mixed = active * 8 + inside + opened * _SPREAD  # wraps around
+    slot = ((mixed * _SPREAD) >> 47) & (_SLOTS - 1)
+    first = np.full(_SLOTS, -1)
+    first[slot] = np.arange(slot.size)
+    like, columns = first[slot], {"active": active, "opened": opened, "inside": inside}
+    if all(np.array_equal(column[like], column) for column in columns.values()):
+        taken = np.flatnonzero(first >= 0)
+        place = np.zeros(_SLOTS, np.int64)
+        place[taken] = np.arange(taken.size)
+        return pl.DataFrame({name: column[first[taken]] for name, column in columns.items()}), place[slot]
+    every = pl.DataFrame(columns)
+    kinds = every.unique()
+    kind = every.join(kinds.with_row_index("kind"), on=list(columns), maintain_order="left")["kind"]
+    return kinds, kind.cast(pl.Int64).to_numpy()
+
+
+@dataclass(frozen=True, slots=True)
+class Winners:
+    """Of every amount or segment its own classes, its winning class and its winning hop."""
+
     own: Ints
     winner: Ints
     hop: Ints
 
-    @property
-    def length(self) -> Ints:
-        """Length of every segment, ns."""
-        return self.part.e - self.part.s
 
-
-def bottlenecks(part: Segments, requests: int) -> Ints:
-    """Which hop each copying segment belongs to: of those copying, the one with the largest union in the
-    window; -1 where none copies."""
-    winner = np.full(part.layers.size, -1, np.int64)
-    present = sorted(hops_in(part.layers), key=layers.hop_order)
+def bottlenecks(request: Ints, active: Ints, length: Ints, requests: int) -> Ints:
+    """Which hop each copying part belongs to: of those copying, the one with the largest union in the
+    window; -1 where none copies.
+    """
+    winner = np.full(active.size, -1, np.int64)
+    present = sorted(hops_in(active), key=layers.hop_order)
     if not present:
         return winner
-    length = part.e - part.s
     union = np.zeros((len(present), requests), np.int64)
     for row, hop in enumerate(present):
-        np.add.at(union[row], part.request, length * ((part.layers >> (FIRST_HOP + hop)) & 1))
+        np.add.at(union[row], request, length * ((active >> (FIRST_HOP + hop)) & 1))
     ranked = np.argsort(-union, axis=0, kind="stable")
     numbers = np.asarray(present)
     for place in range(len(present)):
-        hop = numbers[ranked[place][part.request]]
-        takes = (winner < 0) & (((part.layers >> (FIRST_HOP + hop)) & 1) == 1)
+        hop = numbers[ranked[place][request]]
+        takes = (winner < 0) & (((active >> (FIRST_HOP + hop)) & 1) == 1)
         winner[takes] = hop[takes]
     return winner
 
@@ -79,97 +146,114 @@ def hops_in(active: Ints) -> list[int]:
     return [hop for hop in range(HOPS) if (seen >> hop) & 1]
 
 
-def decide(segments: Segments, window: Window) -> Decided:
-    """Cut the segments to a window (its ends are edges of segments) and find every winner."""
-    inside = (segments.s >= window.begin[segments.request]) & (segments.e <= window.end[segments.request])
-    part = segments.where(inside)
-    own = layers.classes_of(part.layers, part.layers)
-    own &= np.where(window.exact[part.request], np.int64(-1), ~np.int64(1 << layers.COMPUTE))
+def winners(request: Ints, active: Ints, length: Ints, window: Window) -> Winners:
+    """Who wins, wherever something is active inside a window."""
+    own = layers.classes_of(active, active)
+    own &= np.where(window.exact[request], np.int64(-1), ~np.int64(1 << layers.COMPUTE))
     winner = layers.first_bit(own)
-    hop = np.where(winner == LOAD, bottlenecks(part, window.begin.size), -1)
-    return Decided(part, own, winner, hop)
+    hop = np.where(winner == LOAD, bottlenecks(request, active, length, window.begin.size), -1)
+    return Winners(own, winner, hop)
 
 
-def window_rows(segments: Segments, work: Work, block: Requests, window: Window) -> pl.DataFrame:
-    """Rows of one window of a block of requests: wherever a class has a total or is exposed."""
-    decided = decide(segments, window)
-    part, length = decided.part, decided.length
-    agreement = _agreement(decided, window)
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Rows of one class (and hop) of one window."""
+
+    at: Ints
+    window: Ints
+    number: Ints
+    hop: Ints
+    parts: Ints
+    work_ns: Ints
+    open_ns: Ints
+    agreement: Ints
+    exact: Bools
+
+
+def block_rows(every: Amounts, work: Work, block: Requests, windows: Sequence[Window]) -> pl.DataFrame:
+    """Rows of all windows of a block of requests: wherever a class has a total or is exposed."""
+    found = [one for place in range(len(windows)) for one in _window(every, work, block, windows, place)]
+    unseen = [_unseen_compute(block, window) for window in windows]
+    return pl.concat([*unseen, *_frame(found, block, [window.name for window in windows])])
+
+
+def _window(
+    every: Amounts, work: Work, block: Requests, windows: Sequence[Window], place: int
+) -> Iterator[_Found]:
+    """One window, class by class."""
+    window, size = windows[place], block.start.size
+    part = every.within(place)
+    decided = winners(part.request, part.layers, part.length, window)
     opened = layers.classes_of(part.open_layers, part.layers) & decided.own
-    frames = [_unseen_compute(block, window)]
-    for number, name in enumerate(CLASSES):
+    agreed = _agreement(part, decided, size)
+    hiding = np.asarray(HIDING)[decided.winner]
+    for number in range(len(CLASSES)):
         for hop in hops_in(part.layers) if number == LOAD else [-1]:
             if number == layers.OTHER:
-                active, still = decided.winner == number, np.zeros(length.size, bool)
+                active, still = decided.winner == number, np.zeros(part.length.size, bool)
             elif hop >= 0:
                 active = ((part.layers >> (FIRST_HOP + hop)) & 1) == 1
                 still = ((part.open_layers >> (FIRST_HOP + hop)) & 1) == 1
             else:
                 active, still = ((decided.own >> number) & 1) == 1, ((opened >> number) & 1) == 1
-            if not active.any():
+            rows = np.flatnonzero(active)
+            if not rows.size:
                 continue
-            wins = (decided.winner == number) & (decided.hop == hop) if hop >= 0 else decided.winner == number
-            group = np.where(wins, 0, np.asarray(HIDING)[decided.winner])[active]
-            sums = np.zeros((6, block.start.size), np.int64)
-            np.add.at(sums, (group, part.request[active]), length[active])
-            open_ns = np.zeros(block.start.size, np.int64)
-            np.add.at(open_ns, part.request[still], length[still])
+            wins = (decided.winner[rows] == number) & ((decided.hop[rows] == hop) | (hop < 0))
+            sums = np.zeros(6 * size, np.int64)
+            np.add.at(sums, np.where(wins, 0, hiding[rows]) * size + part.request[rows], part.length[rows])
+            open_ns = np.zeros(size, np.int64)
+            np.add.at(open_ns, part.request[still], part.length[still])
+            parts = sums.reshape(6, size)
+            at = np.flatnonzero(parts.any(axis=0))
             worked = work.of(number, hop, window.begin, window.end)
-            frames.append(_frame(block, window, (name, hop), (sums, worked, open_ns), agreement))
-    return pl.concat(frames)
+            work_ns = np.full(at.size, -1) if worked is None else worked[at]
+            codes = (np.full(at.size, code) for code in (place, number, hop))
+            yield _Found(at, *codes, parts[:, at], work_ns, open_ns[at], agreed[at], window.exact[at])
 
 
-def _agreement(decided: Decided, window: Window) -> Ints:
+def _agreement(part: Amounts, decided: Winners, size: int) -> Ints:
     """Interval exposure - measured stall, ns, per request."""
-    sums = np.zeros(window.begin.size, np.int64)
+    sums = np.zeros(size, np.int64)
     exposed = np.isin(decided.winner, layers.TRANSFER_CLASSES).astype(np.int64)
-    stalled = layers.stalled(decided.part.layers).astype(np.int64)
-    np.add.at(sums, decided.part.request, decided.length * (exposed - stalled))
+    stalled = layers.stalled(part.layers).astype(np.int64)
+    np.add.at(sums, part.request, part.length * (exposed - stalled))
     return sums
 
 
-def _frame(
-    block: Requests, window: Window, named: tuple[str, int], sums: tuple[Ints, Ints | None, Ints], agreement: Ints
-) -> pl.DataFrame:
-    """Rows of one class (and hop) of one window."""
-    parts, worked, open_ns = sums
-    total = parts.sum(axis=0)
-    at = np.flatnonzero(total > 0)
-    exact = window.exact[at]
-    name, hop = named
+def _frame(found: list[_Found], block: Requests, windows: list[str]) -> list[pl.DataFrame]:
+    """All rows of a block as one frame; none when there is nothing."""
+    if not found:
+        return []
+
+    def whole(name: str) -> npt.NDArray[np.int64]:
+        return np.concatenate([getattr(one, name) for one in found])
+
+    parts = np.concatenate([one.parts for one in found], axis=1)
+    hops = pl.Series([*(layers.hop_name(hop) for hop in range(HOPS)), None])
     frame = pl.DataFrame({
-        "number": at + block.first,
-        "exposed_ns": parts[0][at],
-        "total_ns": total[at],
-        **{column: parts[row + 1][at] for row, column in enumerate(HIDDEN_COLUMNS)},
-        "open_ns": open_ns[at],
-        "agreement": agreement[at],
-        "exact": exact,
+        "number": whole("at") + block.first,
+        "window": pl.Series(windows).gather(whole("window")),
+        "class": pl.Series(CLASSES).gather(whole("number")),
+        "hop": hops.gather(whole("hop") % (HOPS + 1)),
+        "exposed_ns": parts[0],
+        "total_ns": parts.sum(axis=0),
+        **{column: parts[row + 1] for row, column in enumerate(HIDDEN_COLUMNS)},
+        "work_ns": whole("work_ns"),
+        "open_ns": whole("open_ns"),
+        "bound": pl.Series(["upper", "exact"]).gather(whole("exact").astype(np.int64)),
+        "agreement": whole("agreement"),
     })
-    known = pl.col("exact")
-    return frame.select(
-        "number",
-        pl.lit(window.name).alias("window"),
-        pl.lit(name).alias("class"),
-        pl.lit(layers.hop_name(hop) if hop >= 0 else None, dtype=pl.String).alias("hop"),
-        "exposed_ns",
-        "total_ns",
-        pl.when(known).then(pl.col(HIDDEN_COLUMNS[0])),
-        *HIDDEN_COLUMNS[1:],
-        pl.Series("work_ns", worked[at] if worked is not None else [None] * at.size, dtype=pl.Int64),
-        "open_ns",
-        pl.when(known).then(pl.lit("exact")).otherwise(pl.lit("upper")).alias("bound"),
-        pl.when(known).then(pl.col("agreement")),
-    )
+    known = pl.col("bound") == "exact"
+    nulled = pl.when(known).then(pl.col(HIDDEN_COLUMNS[0], "agreement"))
+    return [frame.with_columns(nulled, pl.when(pl.col("work_ns") >= 0).then("work_ns"))]
 
 
 def _unseen_compute(block: Requests, window: Window) -> pl.DataFrame:
     """The compute row of windows in which nobody recorded steps: there, and null."""
     at = np.flatnonzero(~window.exact & (window.end > window.begin))
-    nulls = [name for name, kind in ROWS.items() if kind == pl.Int64 and name != "number"]
-    return pl.DataFrame({"number": at + block.first}).select(
-        "number",
-        **{name: pl.lit(None, dtype=pl.Int64) for name in nulls},
-        **{"window": pl.lit(window.name), "class": pl.lit("compute"), "hop": pl.lit(None, dtype=pl.String)},
-        bound=pl.lit("upper"),
-    ).select(list(ROWS))
+    columns = {name: pl.Series([None], dtype=kind).new_from_index(0, at.size) for name, kind in ROWS.items()}
+    columns["number"] = pl.Series(at + block.first, dtype=pl.Int64)
+    for name, word in (("window", window.name), ("class", "compute"), ("bound", "upper")):
+        columns[name] = pl.Series([word]).new_from_index(0, at.size)
+    return pl.DataFrame(columns)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvtrace.analyses.exposure import layers
-from kvtrace.analyses.exposure.layers import FIRST_HOP, NAMED, NOBODY, OTHERS, Ints
-from kvtrace.analyses.exposure.sweep import Intervals, Requests, Segments, width
+from kvtrace.analyses.exposure.layers import FIRST_HOP, NAMED, NOBODY, OTHERS, SERVING
+from kvtrace.analyses.exposure.sweep import width
+
+if TYPE_CHECKING:
+    from kvtrace.analyses.exposure.layers import Ints
+    from kvtrace.analyses.exposure.sweep import Intervals, Requests, Segments
 
 _LAYERS = {
     layers.CAPACITY: (layers.QUEUE_CAPACITY,),
@@ -21,48 +27,92 @@ _LAYERS = {
 """Class -> the layers whose intervals are its work."""
 
 
-@dataclass(frozen=True, slots=True)
 class Work:
-    """The intervals of a block as they were recorded, and when a step served each request."""
+    """The plain sums of a block, per class (or hop) and window."""
 
-    intervals: Intervals
-    segments: Segments
-    block: Requests
+    def __init__(self, intervals: Intervals, segments: Segments, block: Requests) -> None:
+        self._block, self._segments = block, segments
+        rest = np.flatnonzero(intervals.layer != SERVING)  # compute has no work, and is nearly all there is
+        layer = intervals.layer[rest]
+        self._request, self._s, self._e = intervals.request[rest], intervals.s[rest], intervals.e[rest]
+        self._rows = {int(number): np.flatnonzero(layer == number) for number in np.flatnonzero(np.bincount(layer))}
 
     def of(self, number: int, hop: int, begin: Ints, end: Ints) -> Ints | None:
         """Work of a class (or hop) per request inside [begin, end), ns; None where work has no meaning."""
         if number in (layers.COMPUTE, layers.INTERFERENCE, layers.OTHER):
             return None
-        sums = np.zeros(self.block.start.size, np.int64)
         if number in range(layers.WAIT, layers.CAPACITY):
             reason = number - layers.WAIT
-            self._add(sums, (NAMED + reason,), begin, end, serving=False)
-            self._add(sums, (OTHERS + reason, NOBODY + reason), begin, end, serving=True)
-        elif number == layers.LOAD:
-            self._add(sums, (FIRST_HOP + hop,), begin, end, serving=False)
-        else:
-            self._add(sums, _LAYERS[number], begin, end, serving=False)
+            shared = self._served((OTHERS + reason, NOBODY + reason), begin, end)
+            return self._lasted((NAMED + reason,), begin, end) + shared
+        if number == layers.LOAD:
+            return self._lasted((FIRST_HOP + hop,), begin, end)
+        return self._lasted(_LAYERS[number], begin, end)
+
+    def _lasted(self, wanted: tuple[int, ...], begin: Ints, end: Ints) -> Ints:
+        """Durations of some layers inside the window, per request."""
+        sums = np.zeros(self._block.start.size, np.int64)
+        for rows in (self._rows[layer] for layer in wanted if layer in self._rows):
+            request = self._request[rows]
+            s = np.maximum(self._s[rows], begin[request])
+            np.add.at(sums, request, np.maximum(np.minimum(self._e[rows], end[request]) - s, 0))
         return sums
 
-    def _add(self, sums: Ints, wanted: tuple[int, ...], begin: Ints, end: Ints, *, serving: bool) -> None:
-        """Add the clipped durations of some layers; `serving` counts only while a step serves the request."""
-        rows = np.flatnonzero(np.isin(self.intervals.layer, wanted))
-        request = self.intervals.request[rows]
-        s = np.maximum(self.intervals.s[rows], begin[request])
-        e = np.maximum(s, np.minimum(self.intervals.e[rows], end[request]))
-        durations = self._served(request, e) - self._served(request, s) if serving else e - s
-        np.add.at(sums, request, durations)
+    def _served(self, wanted: tuple[int, ...], begin: Ints, end: Ints) -> Ints:
+        """The same, counting only while a step serves the request."""
+        everybody = np.arange(self._block.start.size)
+        sums = np.zeros(everybody.size, np.int64)
+        for layer in (layer for layer in wanted if layer in self._rows):
+            request = self._request[self._rows[layer]]
+            first, last = self._integral.at(everybody, begin), self._integral.at(everybody, end)
+            s, e = self._served_ends[layer]
+            s, e = np.maximum(s, first[request]), np.minimum(e, last[request])
+            np.add.at(sums, request, np.maximum(e - s, 0))
+        return sums
 
-    def _served(self, request: Ints, at: Ints) -> Ints:
-        """How long, up to an instant, steps have served all requests up to this one: a running integral."""
-        stretch = width(self.block)
-        begin, end = self.segments.s, self.segments.e
-        serving = (self.segments.layers & 1) * (end - begin)
-        before = np.concatenate([[0], np.cumsum(serving)])
-        key = self.segments.request * stretch + (begin - self.block.start[self.segments.request])
-        wanted = request * stretch + (at - self.block.start[request])
-        index = np.maximum(np.searchsorted(key, wanted, side="right") - 1, 0)
-        if not key.size:
-            return np.zeros(at.size, np.int64)
-        inside = np.clip(wanted - key[index], 0, (end - begin)[index])
-        return before[index] + inside * (self.segments.layers[index] & 1)
+    @cached_property
+    def _integral(self) -> _Served:
+        return _Served.of(self._segments, self._block)
+
+    @cached_property
+    def _served_ends(self) -> dict[int, tuple[Ints, Ints]]:
+        """Served time up to the start and the end of every wait of others and of nobody."""
+        found = {}
+        for layer, rows in self._rows.items():
+            if OTHERS <= layer < layers.QUEUE_CAPACITY:
+                request = self._request[rows]
+                at = self._integral.at
+                found[layer] = at(request, self._s[rows]), at(request, self._e[rows])
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """How long, up to an instant, steps have served all requests up to this one: a running integral.
+
+    It never falls, from instant to instant and from request to request: what holds of times (the later of
+    two starts, the earlier of two ends) holds of it.
+    """
+
+    block: Requests
+    key: Ints
+    length: Ints
+    serving: Ints
+    before: Ints
+
+    @classmethod
+    def of(cls, segments: Segments, block: Requests) -> _Served:
+        """The integral over the segments of a block."""
+        length, serving = segments.e - segments.s, segments.layers & 1
+        key = segments.request * width(block) + (segments.s - block.start[segments.request])
+        return cls(block, key, length, serving, np.cumsum(length * serving) - length * serving)
+
+    def at(self, request: Ints, time: Ints) -> Ints:
+        """Its value at instants of requests, ns."""
+        if not self.key.size:
+            return np.zeros(time.size, np.int64)
+        wanted = request * width(self.block) + (time - self.block.start[request])
+        index = np.maximum(np.searchsorted(self.key, wanted, side="right") - 1, 0)
+        inside = np.clip(wanted - self.key[index], 0, self.length[index])
+        value: Ints = self.before[index] + inside * self.serving[index]
+        return value

@@ -46,7 +46,7 @@ def compact_run(path: Path) -> CompactReport:
     """Few sorted files in place of many: every table is written anew, then exchanged as a whole.
 
     Raises:
-        RunError: no run there, or it cannot be written.
+        RunError: no run there, one of its files is torn, or it cannot be written.
     """
     if not (path / RUN_FILE).is_file():
         raise RunError(f"{path}: no {RUN_FILE} in it, so it is not a run; make one with kvtrace import.")
@@ -59,6 +59,8 @@ def compact_run(path: Path) -> CompactReport:
                 rows[table] = _compact_table(path, table, files)
     except OSError as error:
         raise RunError(f"{path}: cannot be written ({error.strerror or error}); it is as it was.") from error
+    except pa.ArrowException as error:
+        raise RunError(f"{path}: holds a file that cannot be read ({error}); it is as it was.") from error
     after = [file for table in TABLES for file in table_files(path, table)]
     return CompactReport(
         sum(map(len, before.values())), len(after), sizes, sum(file.stat().st_size for file in after), rows
@@ -73,21 +75,29 @@ def _compact_table(path: Path, table: str, files: list[Path]) -> int:
     try:
         count = sum(pq.read_metadata(file).num_rows for file in files)
         if table == "span":
-            run_id = pq.ParquetFile(files[0]).read_row_group(0, columns=["run_id"])["run_id"][0].as_py() or ""
-            rows = write_sorted(_batches(files), count, fresh, path / ".sorting", run_id)
+            rows = write_sorted(_batches(files), count, fresh, path / ".sorting", _run_id(files))
         else:
             whole = pa.concat_tables([pq.read_table(file, partitioning=None) for file in files])
             rows = write_table(
                 fresh / "part-000.parquet", table, whole.sort_by([(key, "ascending") for key in _SORT[table]])
             )
         old = path / replaced_folder(table)
-        shutil.rmtree(old, ignore_errors=True)
-        (path / table).replace(old)
+        if (path / table).is_dir():  # else a crash left the only rows there are in `old`
+            shutil.rmtree(old, ignore_errors=True)
+            (path / table).replace(old)
         fresh.replace(path / table)
         shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return rows
+
+
+def _run_id(files: list[Path]) -> str:
+    """The run that the first row belongs to."""
+    for file in files:
+        for batch in pq.ParquetFile(file).iter_batches(batch_size=1, columns=["run_id"]):
+            return batch["run_id"][0].as_py() or ""
+    return ""
 
 
 def _batches(files: list[Path]) -> Iterator[pa.Table]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 ONE_FILE_ROWS = 2_000_000
 """Up to so many rows a run keeps its requests' rows in one file; beyond, a folder a bucket."""
-SORT_ROWS = 300_000
+SORT_ROWS = 150_000
 """So many rows are sorted in memory at a time."""
 NO_BUCKET = 255
 

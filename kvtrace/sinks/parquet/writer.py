@@ -6,7 +6,7 @@ is dictionary-encoded, everything is zstd: what a span costs on disk is measured
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -85,7 +85,8 @@ def open_writer(path: Path, table: str) -> Iterator[pq.ParquetWriter]:
             yield writer
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
         raise RunError(
             f"{path}: cannot be written ({error.strerror or error}). Free space or choose another --out."
         ) from error

@@ -1,0 +1,62 @@
+"""Recorded answers: every row of an analysis on every shipped recording, and on a run without a row.
+
+After a change that is meant, `pytest tests/golden --update-goldens` writes them anew: read the difference.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+from kvtrace.analyses import question
+from polars.testing import assert_frame_equal
+from tests.golden.conftest import SAMPLES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvtrace.run import Run
+
+HERE = Path(__file__).parent
+ORDER = {
+    "exposure": ("request_id", "window", "class", "hop"),
+    "critical_path": ("request_id", "window", "seq"),
+}
+"""Analysis -> the columns that name a row."""
+INSTANTS = ("start_ns", "end_ns")
+NAMES = (*sorted(path.parent.name for path in SAMPLES.glob("*/raw")), "empty")
+
+
+def answer(analysis: str, run: Run) -> pl.DataFrame:
+    """The answer in a fixed order, instants counted from the run's first record."""
+    frame = question(analysis)(run)
+    ((first_ns,),) = run.connection().sql("SELECT coalesce(min(start_ns), 0) FROM span").fetchall()
+    instants = [name for name in INSTANTS if name in frame.columns]
+    return frame.with_columns(pl.col(instants) - first_ns).sort(ORDER[analysis], nulls_last=False)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("analysis", ORDER)
+def test_the_answer_is_the_recorded_one(
+    sample: Callable[[str], Run], request: pytest.FixtureRequest, analysis: str, name: str
+) -> None:
+    found = answer(analysis, sample(name))
+    path = HERE / analysis / f"{name}.csv"
+    if request.config.getoption("--update-goldens"):
+        path.parent.mkdir(exist_ok=True)
+        found.write_csv(path)
+    assert_frame_equal(found, pl.read_csv(path, schema=found.schema))
+
+
+@pytest.mark.parametrize("analysis", ORDER)
+def test_no_recorded_answer_is_left_over(analysis: str) -> None:
+    assert {path.stem for path in (HERE / analysis).glob("*.csv")} == set(NAMES)
+
+
+@pytest.mark.parametrize("analysis", ORDER)
+def test_a_row_is_named_by_its_columns(sample: Callable[[str], Run], analysis: str) -> None:
+    for name in NAMES:
+        keys = answer(analysis, sample(name)).select(ORDER[analysis])
+        assert keys.is_duplicated().sum() == 0

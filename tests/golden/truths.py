@@ -1,0 +1,218 @@
+"""What must hold of any recording of the five scenarios, whenever it was made.
+
+The client's responses, the engines' spans and the cache server's files are three views of the same requests;
+nothing here is a number that kvtrace itself worked out.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kvtrace.run import Run
+
+SECOND = 1_000_000_000
+CHUNK_TOKENS = 256
+KV_BYTES_PER_TOKEN = 2048
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A run and the raw files that it was made of."""
+
+    run: Run
+    raw: Path
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        return self.run.connection().sql(query).fetchall()
+
+    def responses(self) -> dict[str, dict[str, Any]]:
+        """What the client saw, by its own request id."""
+        lines = (self.raw / "responses.jsonl").read_text().splitlines()
+        return {found["request_id"]: found for found in map(json.loads, lines)}
+
+    def marks_ns(self) -> dict[str, int]:
+        found: dict[str, int] = json.loads((self.raw / "recording.json").read_text())["marks_ns"]
+        return found
+
+    def by_client(self) -> dict[str, dict[str, Any]]:
+        """The noun request by the client's id."""
+        frame = self.run.connection().sql(
+            "SELECT alias, request.* FROM request JOIN alias USING (request_id) WHERE kind = 'client'"
+        )
+        return {row["alias"]: row for row in frame.pl().iter_rows(named=True)}
+
+
+def every_client_id_names_exactly_one_request(recording: Recording) -> None:
+    named = recording.rows(
+        "SELECT alias, count(DISTINCT request_id) FROM alias WHERE kind = 'client' GROUP BY alias"
+    )
+    assert dict(named) == dict.fromkeys(recording.responses(), 1)
+    assert recording.rows("SELECT count(*) FROM request") == [(len(recording.responses()),)]
+
+
+def every_request_has_the_tokens_of_its_clients_usage(recording: Recording) -> None:
+    requests = recording.by_client()
+    for name, response in recording.responses().items():
+        usage = response["usage"]
+        assert requests[name]["prompt_tokens"] == usage["prompt_tokens"], name
+        assert requests[name]["output_tokens"] == usage["completion_tokens"], name
+
+
+def every_request_lies_within_its_clients_wait(recording: Recording) -> None:
+    """Client |------------------------|, request  |----------|: both read the same wall clock."""
+    requests = recording.by_client()
+    for name, response in recording.responses().items():
+        seen = requests[name]
+        assert response["started_ns"] <= seen["start_ns"] < seen["first_token_ns"] <= seen["end_ns"], name
+        assert seen["first_token_ns"] <= response["first_token_ns"], name
+        assert seen["end_ns"] <= response["ended_ns"] + 50_000_000, name
+
+
+def every_row_of_the_cache_belongs_to_a_request_of_the_engine(recording: Recording) -> None:
+    strangers = recording.rows(
+        "SELECT DISTINCT request_id FROM span WHERE observer = 'server' "
+        "AND request_id NOT IN (SELECT request_id FROM request)"
+    )
+    assert strangers == []
+
+
+def lookups_and_loads_lie_within_the_life_of_their_request(recording: Recording) -> None:
+    outside = recording.rows(
+        "SELECT s.op, s.request_id FROM span s JOIN request r USING (request_id) "
+        "WHERE s.op IN ('lookup', 'load') "
+        "AND (s.start_ns < r.start_ns OR s.end_ns > r.first_token_ns + 5000000)"
+    )
+    assert outside == []
+
+
+def every_transfer_moves_whole_chunks_of_the_models_bytes(recording: Recording) -> None:
+    moved = recording.rows("SELECT DISTINCT tokens % 256, bytes / tokens FROM transfer WHERE tokens > 0")
+    assert moved == [(0, KV_BYTES_PER_TOKEN)]
+
+
+def found_by_tier_adds_up(recording: Recording) -> None:
+    wrong = recording.rows(
+        "SELECT request_id FROM lookup "
+        "WHERE list_sum(map_values(found_by_tier)) IS DISTINCT FROM found_tokens"
+    )
+    assert wrong == []
+
+
+def the_hash_log_asks_for_what_the_lookups_ask_for(recording: Recording) -> None:
+    asked = dict(recording.rows("SELECT request_id, count(*) * 256 FROM request_key GROUP BY request_id"))
+    spans = dict(
+        recording.rows(
+            "SELECT request_id, sum(requested_tokens)::BIGINT FROM lookup "
+            "WHERE requested_tokens > 0 GROUP BY request_id"
+        )
+    )
+    assert set(spans) <= set(asked)
+    assert {name: asked[name] for name in spans} == spans
+
+
+def the_queue_is_derived_and_no_longer_than_the_first_token(recording: Recording) -> None:
+    rows = recording.rows(
+        "SELECT q.reason, q.evidence, q.start_ns = r.start_ns, q.end_ns <= r.first_token_ns, count(*) "
+        "FROM queue q JOIN request r USING (request_id) GROUP BY ALL"
+    )
+    assert [(reason, evidence, start, end) for reason, evidence, start, end, _ in rows] == [
+        ("unknown", "derived", True, True)
+    ]
+
+
+ALWAYS = (
+    every_client_id_names_exactly_one_request,
+    every_request_has_the_tokens_of_its_clients_usage,
+    every_request_lies_within_its_clients_wait,
+    every_row_of_the_cache_belongs_to_a_request_of_the_engine,
+    lookups_and_loads_lie_within_the_life_of_their_request,
+    every_transfer_moves_whole_chunks_of_the_models_bytes,
+    found_by_tier_adds_up,
+    the_hash_log_asks_for_what_the_lookups_ask_for,
+    the_queue_is_derived_and_no_longer_than_the_first_token,
+)
+"""Hold of every recording."""
+
+
+def more_is_found_than_moved(recording: Recording) -> None:
+    """A prefix that the GPU holds as well is found by the cache and not loaded."""
+    ((found,),) = recording.rows("SELECT sum(found_tokens)::BIGINT FROM lookup")
+    ((moved,),) = recording.rows("SELECT sum(tokens)::BIGINT FROM transfer WHERE op = 'load'")
+    assert found > moved > 0
+
+
+def a_full_load_is_1280_tokens_and_2621440_bytes(recording: Recording) -> None:
+    most = recording.rows(
+        "SELECT tokens, bytes, tier_from, tier_to, outcome FROM transfer WHERE op = 'load' "
+        "ORDER BY tokens DESC LIMIT 1"
+    )
+    assert most == [(1280, 2_621_440, "host", "gpu", "ok")]
+
+
+def a_prompt_below_a_chunk_is_not_looked_up(recording: Recording) -> None:
+    rows = recording.rows(
+        "SELECT prompt_tokens, l.outcome, l.reason, requested_tokens, found_tokens FROM lookup l "
+        "JOIN request USING (request_id) WHERE l.outcome = 'skipped'"
+    )
+    assert rows == [(200, "skipped", "below_chunk", 0, 0)]
+
+
+def drops_keep_nothing_for_an_unknown_reason(recording: Recording) -> None:
+    """L1 was full; no lookup had found those keys, and no span says why nothing was stored."""
+    rows = recording.rows(
+        "SELECT reason, outcome, sum(tokens)::BIGINT FROM store WHERE op = 'drop' GROUP BY ALL"
+    )
+    assert rows == [("unknown", "skipped", 0)]
+
+
+def drops(recording: Recording) -> int:
+    ((count,),) = recording.rows("SELECT count(*) FROM store WHERE op = 'drop'")
+    return int(count)
+
+
+def some_lookup_finds_512_tokens_in_l1_and_768_below(recording: Recording) -> None:
+    rows = recording.rows("SELECT found_by_tier['host'], found_by_tier['unknown'], found_tokens FROM lookup")
+    assert (512, 768, 1280) in rows
+
+
+def nothing_was_lost(recording: Recording) -> None:
+    assert recording.rows("SELECT cause, op, count FROM loss") == []
+
+
+def the_killed_server_lost_a_lookup_and_two_roots(recording: Recording) -> None:
+    rows = recording.rows("SELECT process, cause, op, count FROM loss ORDER BY op NULLS LAST")
+    assert rows == [("lmcache-1", "unclean_end", "lookup", 1), ("lmcache-1", "unclean_end", None, 2)]
+
+
+def after_the_kill_nothing_of_the_cache_was_seen(recording: Recording) -> None:
+    killed = recording.marks_ns()["cache_server_killed"]
+    rows = recording.rows(
+        "SELECT count(*) FILTER (op = 'request') > 0, count(*) FILTER (observer = 'server') "
+        f"FROM span WHERE start_ns > {killed}"
+    )
+    assert rows == [(True, 0)]
+
+
+def waits_after_the_kill_ns(recording: Recording) -> list[int]:
+    """Time to first token of the requests after the kill, in their order."""
+    killed = recording.marks_ns()["cache_server_killed"]
+    rows = recording.rows(f"SELECT ttft_ns FROM request WHERE start_ns > {killed} ORDER BY start_ns")
+    return [ttft for (ttft,) in rows]
+
+
+def the_first_request_after_the_kill_waits_for_its_lookup(recording: Recording) -> None:
+    """`mq_timeout` is 5 s: the lookup of a server that is gone ends then, and the prompt is computed."""
+    assert 4.9 * SECOND < waits_after_the_kill_ns(recording)[0] < 8 * SECOND
+
+
+def the_fourth_request_after_the_kill_waits_for_held_blocks(recording: Recording) -> None:
+    """Three finished requests hold their blocks for stores that never end."""
+    first, second, third, fourth, *_ = waits_after_the_kill_ns(recording)
+    assert fourth > 5 * SECOND
+    assert max(second, third) < 5 * SECOND
+    assert first > 0
