@@ -48,7 +48,7 @@ def _orphans(facts: Facts) -> list[Loss]:
     parents = facts.table("parents")
     missing = parents.join(facts.table("own"), left_on="parent_span_id", right_on="span_id", how="anti")
     rows = missing.group_by("process").agg(
-        pl.col("parent_span_id").n_unique(), pl.min("start_ns").alias("low"), pl.max("start_ns").alias("high")
+        pl.col("parent_span_id").n_unique(), pl.min("low"), pl.max("high")
     ).sort("process")  # fmt: skip
     detail = "parents of the cache server's spans that never came"
     return [

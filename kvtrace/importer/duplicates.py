@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
     from kvtrace.importer.facts import Facts
 
-_COLUMNS = ("trace_id", "span_id", "process", "start_ns", "evidence")
+_COLUMNS = ("trace_id", "span_id", "process", "start_ns", "end_ns", "evidence")
 
 
 def duplicates(facts: Facts, chunks: Iterable[pa.Table]) -> tuple[npt.NDArray[np.int64], list[Loss]]:
     """Numbers of the rows that count no more, and the losses that say so (derived rows are not counted).
 
-    A hash finds the few candidates; their ids decide.
+    A hash finds the few candidates; their ids decide. Of an open and a finished version of a span the
+    finished one stays, else the first.
     """
     seen = np.concatenate(facts.seen) if facts.seen else np.empty(0, np.uint64)
     inorder = np.sort(seen)
@@ -38,7 +39,8 @@ def duplicates(facts: Facts, chunks: Iterable[pa.Table]) -> tuple[npt.NDArray[np
             columns = {name: _plain(taken, name) for name in _COLUMNS}
             frames.append(pl.DataFrame({"row": candidates[low:high], **columns}))
         first += chunk.num_rows
-    extra = pl.concat(frames).filter(pl.int_range(pl.len()).over("trace_id", "span_id") > 0)
+    found = pl.concat(frames, how="vertical_relaxed").sort(pl.col("end_ns").is_null(), "row")
+    extra = found.filter(pl.int_range(pl.len()).over("trace_id", "span_id") > 0)
     counted = extra.filter(pl.col("evidence").ne_missing("derived"))
     losses = [
         Loss(
@@ -60,6 +62,6 @@ def duplicates(facts: Facts, chunks: Iterable[pa.Table]) -> tuple[npt.NDArray[np
 
 def _plain(table: pa.Table, name: str) -> pl.Series:
     if name not in table.column_names:
-        return pl.Series(name, [None] * table.num_rows, dtype=pl.String)
+        return pl.Series(name, [None] * table.num_rows, dtype=pl.Int64 if name == "end_ns" else pl.String)
     values = table[name]
     return pl.Series(name, values.cast(pa.string()) if pa.types.is_dictionary(values.type) else values)

@@ -13,7 +13,7 @@ processes  first and last record
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +22,14 @@ import pyarrow as pa
 
 from kvtrace.sources.dialects.columns import ID_KIND
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 COLUMNS: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
     "sessions": {"request_id": pl.String, "start_ns": pl.Int64, "end_ns": pl.Int64},
     "requests": {
-        "row": pl.Int64,
+        "origin": pl.UInt64,
         "request_id": pl.String,
         ID_KIND: pl.String,
         "start_ns": pl.Int64,
@@ -40,9 +43,19 @@ COLUMNS: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
         "least_found": pl.Int64,
         "most_requested": pl.Int64,
     },
-    "others": {"request_id": pl.String, "rows": pl.Int64},
+    "others": {"request_id": pl.String, "rows": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64},
+    "asked": {"request_id": pl.String, "time_ns": pl.Int64},
+    "keys": {
+        "request_id": pl.String,
+        "position": pl.Int64,
+        "key_space": pl.String,
+        "key": pl.String,
+        "tokens": pl.Int64,
+        "time_ns": pl.Int64,
+        "source": pl.String,
+    },
     "drops": {"row": pl.Int64, "request_id": pl.String},
-    "parents": {"process": pl.String, "parent_span_id": pl.UInt64, "start_ns": pl.Int64},
+    "parents": {"process": pl.String, "parent_span_id": pl.UInt64, "low": pl.Int64, "high": pl.Int64},
     "own": {"span_id": pl.UInt64},
     "transfers": {"process": pl.String, "number": pl.Int64, "start_ns": pl.Int64},
     "processes": {"process": pl.String, "first_ns": pl.Int64, "last_ns": pl.Int64},
@@ -81,7 +94,8 @@ class Facts:
         parts = [pl.read_ipc(path) for path in sorted(self.folder.glob(f"{name}-*.arrow"))]
         return pl.concat([pl.DataFrame(schema=COLUMNS[name]), *parts])
 
-    def _keep(self, name: str, frame: pl.DataFrame) -> None:
+    def keep(self, name: str, frame: pl.DataFrame) -> None:
+        """Add a part of one kind of fact."""
         if frame.height:
             self.folder.mkdir(parents=True, exist_ok=True)
             wanted = [pl.col(column).cast(kind) for column, kind in COLUMNS[name].items()]
@@ -95,18 +109,22 @@ class Facts:
         server = holds(rows, "observer", "server") & internal
         is_request = holds(rows, "op", "request")
         self._sessions(rows, internal)
-        self._keep("requests", _select(rows, is_request & ~internal, first, "requests"))
-        others = _select(
-            rows, ~internal & ~holds(rows, ID_KIND, "external"), first, "request_id"
-        ).drop_nulls()
-        self._keep("others", others.group_by("request_id").agg(rows=pl.len()))
+        self.keep("requests", _select(rows, is_request & ~internal, first, "requests"))
+        unsaid = ~internal & ~holds(rows, ID_KIND, "external")
+        others = _select(rows, unsaid, first, "request_id", "start_ns", "end_ns")
+        self.keep(
+            "others",
+            others.filter(pl.col("request_id").is_not_null())
+            .group_by("request_id")
+            .agg(pl.min("start_ns"), rows=pl.len(), end_ns=pl.max_horizontal("start_ns", "end_ns").max()),
+        )
         drops = holds(rows, "op", "drop") & holds(rows, "reason", "unknown")
-        self._keep("drops", _select(rows, drops, first, "drops"))
+        self.keep("drops", _select(rows, drops, first, "drops"))
         self._servers(rows, server, first)
         times = _select(rows, np.ones(rows.num_rows, bool), first, "process", "start_ns", "end_ns")
         last = pl.max_horizontal("start_ns", "end_ns").max()
         per_process = times.group_by("process").agg(first_ns=pl.col("start_ns").min(), last_ns=last)
-        self._keep("processes", per_process.filter(pl.col("process").is_not_null()))
+        self.keep("processes", per_process.filter(pl.col("process").is_not_null()))
 
     def _sessions(self, rows: pa.Table, internal: npt.NDArray[np.bool_]) -> None:
         """Internal ids and from when to when they were seen."""
@@ -116,7 +134,7 @@ class Facts:
         lives = found.group_by("request_id").agg(
             pl.col("start_ns").min(), end_ns=pl.max_horizontal("start_ns", "end_ns").max()
         )
-        self._keep("sessions", lives)
+        self.keep("sessions", lives)
 
     def _servers(self, rows: pa.Table, server: npt.NDArray[np.bool_], first: int) -> None:
         """What a cache server's spans say about those that are missing."""
@@ -131,7 +149,7 @@ class Facts:
             "requested_tokens",
             "found_tokens",
         )
-        self._keep(
+        self.keep(
             "lookups",
             asked.group_by("request_id", "process").agg(
                 asked=(pl.col("requested_tokens").fill_null(1) != 0).sum(),
@@ -141,12 +159,17 @@ class Facts:
         )
         spans = _select(rows, server, first, "process", "parent_span_id", "start_ns", "span_id")
         with_parent = spans.filter(pl.col("parent_span_id").is_not_null())
-        self._keep("parents", with_parent.group_by("process", "parent_span_id").agg(pl.col("start_ns").min()))
-        self._keep("own", spans.select("span_id").drop_nulls())
+        self.keep(
+            "parents",
+            with_parent.group_by("process", "parent_span_id").agg(
+                low=pl.min("start_ns"), high=pl.max("start_ns")
+            ),
+        )
+        self.keep("own", spans.select("span_id").drop_nulls())
         moved = server & holds(rows, "op", "load", "store", "drop")
         transfers = _select(rows, moved, first, "process", "transfer_id", "start_ns")
         number = pl.col("transfer_id").str.split("#").list.last().cast(pl.Int64, strict=False)
-        self._keep("transfers", transfers.with_columns(number=number).filter(pl.col("number").is_not_null()))
+        self.keep("transfers", transfers.with_columns(number=number).filter(pl.col("number").is_not_null()))
 
 
 def _select(rows: pa.Table, mask: npt.NDArray[np.bool_], first: int, *names: str) -> pl.DataFrame:
@@ -158,6 +181,8 @@ def _select(rows: pa.Table, mask: npt.NDArray[np.bool_], first: int, *names: str
     for name in wanted:
         if name == "row":
             columns[name] = pl.Series(at + first)
+        elif name == "origin":
+            columns[name] = pl.Series(origins(rows.take(taken)))
         elif name in rows.column_names:
             values = rows[name].take(taken)
             columns[name] = pl.Series(
@@ -183,3 +208,15 @@ def _hashes(rows: pa.Table) -> npt.NDArray[np.uint64]:
     known = (trace.is_not_null() & span.is_not_null()).to_numpy()
     mixed = trace.hash().to_numpy() ^ (span.fill_null(0).to_numpy() * _SPREAD)
     return np.where(known, mixed | np.uint64(1), np.uint64(0))
+
+
+def origins(rows: pa.Table) -> npt.NDArray[np.uint64]:
+    """What a row's name belongs to: its span, or the span it was derived from; else its start."""
+    start = rows["start_ns"].to_numpy().astype(np.uint64)
+    derived = holds(rows, "evidence", "derived")
+    found = start
+    for column, mask in (("span_id", ~derived), ("parent_span_id", derived)):
+        if column in rows.column_names:
+            values = pl.Series(rows[column])
+            found = np.where(mask & values.is_not_null().to_numpy(), values.fill_null(0).to_numpy(), found)
+    return found

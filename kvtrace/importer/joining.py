@@ -18,15 +18,15 @@ import pyarrow.compute as pc
 
 from kvtrace.importer.contradictions import missing_spans
 from kvtrace.importer.duplicates import duplicates
-from kvtrace.importer.facts import holds
-from kvtrace.importer.naming import Names, meaning, resolve
+from kvtrace.importer.naming import Names, resolve
+from kvtrace.importer.renaming import renamed
 from kvtrace.sources.dialects.columns import ID_KIND
+from kvtrace.sources.losses import JOIN, Loss
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvtrace.importer.staging import Staging
-    from kvtrace.sources.losses import Loss
 
 
 @dataclass(frozen=True)
@@ -36,19 +36,26 @@ class Joined:
     extra: npt.NDArray[np.int64]
     names: Names
     duplicate_drops: npt.NDArray[np.int64]
-    losses: list[Loss]
+    found: list[Loss]
+    unclear: list[int]
+
+    def losses(self) -> list[Loss]:
+        """What the joins lost; whole only when every row has come out."""
+        ambiguous = self.names.ambiguous + sum(self.unclear)
+        if not ambiguous:
+            return self.found
+        detail = "rows whose name fits several requests equally well, or none in time"
+        return [*self.found, Loss(JOIN, "ambiguous_join", ambiguous, op="request", detail=detail)]
 
 
 def join(staging: Staging) -> Joined:
     """Join everything that was staged."""
     staging.flush()
     facts = staging.facts
-    asked = pl.DataFrame(staging.asked, schema={"request_id": pl.String, "time_ns": pl.Int64}, orient="row")
+    asked = facts.table("asked").unique()
     extra, losses = duplicates(facts, staging.chunks())
     names = resolve(facts, asked)
-    return Joined(
-        extra, names, _duplicate_drops(staging), [*losses, *names.losses, *missing_spans(facts, asked)]
-    )
+    return Joined(extra, names, _duplicate_drops(staging), [*losses, *missing_spans(facts, asked)], [])
 
 
 def _duplicate_drops(staging: Staging) -> npt.NDArray[np.int64]:
@@ -67,7 +74,8 @@ def joined_rows(staging: Staging, joined: Joined) -> Iterator[pa.Table]:
     first = 0
     for staged in staging.chunks():
         after = first + staged.num_rows
-        chunk = _renamed(staged, joined.names)
+        chunk, unclear = renamed(staged, joined.names)
+        joined.unclear.append(unclear)
         drops = _own(joined.duplicate_drops, first, after)
         if drops.size:
             is_duplicate = np.zeros(chunk.num_rows, bool)
@@ -87,17 +95,3 @@ def _own(rows: npt.NDArray[np.int64], first: int, after: int) -> npt.NDArray[np.
     """Those of some sorted row numbers that lie in a chunk, counted from its first."""
     low, high = np.searchsorted(rows, [first, after])
     return rows[low:high] - first
-
-
-def _renamed(chunk: pa.Table, names: Names) -> pa.Table:
-    """Rows known by another name get their request's own id."""
-    if "request_id" not in chunk.column_names or not (names.fixed.height or names.by_start.height):
-        return chunk
-    at = np.flatnonzero(~holds(chunk, ID_KIND, "internal"))
-    rows = chunk.select(["request_id", "start_ns"]).take(pa.array(at))
-    found = meaning(pl.DataFrame(rows).rename({"request_id": "alias"}), names.fixed, names.by_start)
-    new = found["meant"].to_arrow().cast(pa.string())
-    index = np.arange(chunk.num_rows)
-    index[at] = chunk.num_rows + np.arange(at.size)
-    both = pa.concat_arrays([chunk["request_id"].combine_chunks(), new])
-    return chunk.set_column(chunk.column_names.index("request_id"), "request_id", both.take(pa.array(index)))

@@ -5,8 +5,9 @@
          req-000                 client: the caller's X-Request-Id
 
 Other names follow from an internal id by the engine's rule (vLLM 0.32), as rows of `alias`; rows are joined
-through them. Where a name fits several requests, rows and requests are paired in time order by the overlap of
-their lifetimes; what stays ambiguous keeps its own name, numbered, and is counted.
+through them. Where a name fits several requests, request rows and requests are paired in time order by the
+overlap of their lifetimes, other rows go to the request they overlap most; what stays ambiguous keeps the
+name it came with, and is counted. Requests that nothing tells apart but their spans become id#1, id#2.
 """
 
 from __future__ import annotations
@@ -18,67 +19,78 @@ import polars as pl
 
 from kvtrace.importer.pairing import pair
 from kvtrace.sources.dialects.columns import ID_KIND
-from kvtrace.sources.losses import JOIN, Loss
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvtrace.importer.facts import Facts
 
-INTERNAL = r"^(.+)-[0-9a-f]{8}$"
+INTERNAL = r"(?s)^(.+)-[0-9a-f]{8}$"
 """vLLM 0.32: the internal id is the external one and eight random hex digits."""
-CLIENT = (r"^cmpl-(.+)-\d+$", r"^chatcmpl-(.+?)(?:_\d+)?$")
+CLIENT = (r"(?s)^cmpl-(.+)-\d+$", r"(?s)^chatcmpl-(.+?)(?:_\d+)?$")
 """vLLM 0.32: the external id is the endpoint's prefix, the caller's id, and the prompt's number."""
+_NAME = {"alias": pl.String, "request_id": pl.String}
 
 
 @dataclass(frozen=True)
 class Names:
-    """Which request a name means: always the same one, or by the start of the row that carries it."""
+    """Which request a name means.
+
+    fixed: (alias, request_id) always the same one
+    by_origin: (alias, origin, request_id) by the span that carries it, or that the row was derived from
+    crowded: (alias, request_id, start_ns, end_ns) requests that share a name, for rows of other spans
+    external: (alias, request_id) every external name, for the table of aliases
+    ambiguous: request rows that no request could be found for
+    """
 
     fixed: pl.DataFrame
-    by_start: pl.DataFrame
+    by_origin: pl.DataFrame
+    crowded: pl.DataFrame
     external: pl.DataFrame
-    losses: list[Loss]
+    ambiguous: int
 
 
 def resolve(facts: Facts, asked: pl.DataFrame) -> Names:
     """Find out what every name means; `asked` = (request_id, time_ns) of hash logs."""
     requests = facts.table("requests").filter(pl.col("request_id").is_not_null())
-    known = _internal(facts, asked)
-    external = known.with_columns(alias=pl.col("request_id").str.extract(INTERNAL, 1)).drop_nulls("alias")
-    rows = (
-        requests.join(external, left_on="request_id", right_on="alias", how="semi")
-        .select(alias="request_id", start_ns="start_ns", end_ns="end_ns")
-        .unique(subset=["alias", "start_ns"], keep="first")
+    external = _external(facts, asked, requests)
+    claims = requests.join(external, left_on="request_id", right_on="alias", how="semi").select(
+        "origin", "start_ns", "end_ns", alias="request_id"
     )
-    crowded = pl.concat(
-        [
-            external.group_by("alias").len().filter(pl.col("len") > 1).select("alias"),
-            rows.group_by("alias").len().filter(pl.col("len") > 1).select("alias"),
-        ]
-    )["alias"].unique()
-    several = pl.col("alias").is_in(crowded.implode())
-    fixed = external.filter(~several).select("alias", "request_id")
+    several = pl.concat([_repeated(external), _repeated(claims)]).unique()
     order = ["alias", "start_ns", "end_ns"]
-    paired, ambiguous = pair(rows.filter(several).sort(order), external.filter(several).sort(order))
+    crowded = external.join(several, on="alias", how="semi").sort(order)
+    fixed = external.join(several, on="alias", how="anti").select("alias", "request_id")
+    paired, ambiguous = pair(claims.join(several, on="alias", how="semi").sort([*order, "origin"]), crowded)
     numbered = _numbered(requests, fixed, paired)
-    by_start = pl.concat([paired, numbered])
     clients, unclear = _clients(facts, external)
-    fixed = pl.concat([fixed, clients])
-    ambiguous += unclear
-    losses = []
-    if ambiguous:
-        detail = "names that fit several requests equally well, or none in time"
-        losses.append(Loss(JOIN, "ambiguous_join", ambiguous, op="request", detail=detail))
-    known_names = pl.concat([external.select("alias", "request_id"), numbered.select("alias", "request_id")])
-    return Names(fixed, by_start, known_names, losses)
+    return Names(
+        pl.concat([fixed, clients]),
+        pl.concat([paired, numbered.select("alias", "origin", "request_id")]),
+        pl.concat([part.select("alias", "request_id", "start_ns", "end_ns") for part in (crowded, numbered)]),
+        pl.concat([external.select("alias", "request_id"), numbered.select("alias", "request_id")]),
+        ambiguous + unclear,
+    )
 
 
-def _internal(facts: Facts, asked: pl.DataFrame) -> pl.DataFrame:
-    """Internal ids with the time over which they were seen."""
+def _repeated(names: pl.DataFrame) -> pl.DataFrame:
+    return names.group_by("alias").len().filter(pl.col("len") > 1).select("alias")
+
+
+def _external(facts: Facts, asked: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
+    """External names of internal ids, with the time over which the ids were seen.
+
+    An id is internal when the producer is known to write internal ids, or when it is an external one that
+    the engine's own span carries, and eight hex digits.
+    """
     lines = asked.select("request_id", start_ns="time_ns", end_ns="time_ns")
-    seen = pl.concat([facts.table("sessions"), lines])
-    return seen.group_by("request_id").agg(pl.min("start_ns"), pl.max("end_ns")).sort("request_id")
+    sure = pl.concat([facts.table("sessions"), lines])
+    alias = pl.col("request_id").str.extract(INTERNAL, 1).alias("alias")
+    carried = requests.filter(pl.col(ID_KIND) == "external").select(alias="request_id").unique()
+    like = facts.table("others").select("request_id", "start_ns", "end_ns").with_columns(alias)
+    like = like.join(carried, on="alias", how="semi").drop("alias")
+    known = pl.concat([sure, like]).group_by("request_id").agg(pl.min("start_ns"), pl.max("end_ns"))
+    return known.with_columns(alias).drop_nulls("alias").sort("request_id")
 
 
 def _clients(facts: Facts, external: pl.DataFrame) -> tuple[pl.DataFrame, int]:
@@ -88,7 +100,7 @@ def _clients(facts: Facts, external: pl.DataFrame) -> tuple[pl.DataFrame, int]:
         external, left_on="request_id", right_on="alias", how="anti"
     )
     if not unknown.height:
-        return pl.DataFrame(schema={"alias": pl.String, "request_id": pl.String}), 0
+        return pl.DataFrame(schema=_NAME), 0
     named = external.select("request_id", alias=_client()).drop_nulls("alias")
     found = named.join(unknown.select("rows", alias="request_id"), on="alias")
     counted = found.group_by("alias").agg(pl.len(), pl.first("request_id"), pl.first("rows"))
@@ -102,23 +114,20 @@ def _client() -> pl.Expr:
 
 
 def _numbered(requests: pl.DataFrame, fixed: pl.DataFrame, paired: pl.DataFrame) -> pl.DataFrame:
-    """External ids that several requests carry and that nothing tells apart: id#1, id#2 in time order."""
-    own = requests.filter(pl.col(ID_KIND) == "external").unique(subset=["request_id", "start_ns"])
-    crowded = own.group_by("request_id").len().filter(pl.col("len") > 1).select("request_id")
-    rows = own.join(crowded, on="request_id", how="semi").select(alias="request_id", start_ns="start_ns")
-    rows = (
-        rows.join(fixed, on="alias", how="anti")
-        .join(paired, on=["alias", "start_ns"], how="anti")
-        .sort("alias", "start_ns")
+    """External ids that several requests carry and that no internal id tells apart: id#1, id#2."""
+    own = requests.filter(pl.col(ID_KIND) == "external").select(
+        "origin", "start_ns", "end_ns", alias="request_id"
     )
+    rows = own.join(_repeated(own), on="alias", how="semi").join(fixed, on="alias", how="anti")
+    rows = rows.join(paired, on=["alias", "origin"], how="anti").sort("alias", "start_ns", "origin")
     number = (pl.int_range(pl.len()).over("alias") + 1).cast(pl.String)
-    return rows.with_columns(request_id=pl.col("alias") + "#" + number)
+    return rows.select("alias", "origin", "start_ns", "end_ns", request_id=pl.col("alias") + "#" + number)
 
 
 def aliases(facts: Facts, names: Names) -> Iterator[pl.DataFrame]:
     """Every other name of every request, a kind at a time: derived by a rule, or given on a span."""
     requests = facts.table("requests").filter(pl.col("request_id").is_not_null())
-    own = meaning(requests.rename({"request_id": "alias"}), names.fixed, names.by_start)
+    own = known_meaning(requests.rename({"request_id": "alias"}), names)
     given = own.filter(pl.col(ID_KIND) == "external").select("alias", request_id="meant")
     external = pl.concat([names.external, given]).unique()
     yield _alias_rows(external.filter(pl.col("alias") != pl.col("request_id")), "external", "vllm", "derived")
@@ -134,16 +143,26 @@ def _alias_rows(names: pl.DataFrame, kind: str, source: str, evidence: str) -> p
     return rows.with_columns(**{column: pl.lit(word) for column, word in words.items()})
 
 
-def meaning(rows: pl.DataFrame, fixed: pl.DataFrame, by_start: pl.DataFrame) -> pl.DataFrame:
-    """Add `meant`: the request that (alias, start_ns) means, the alias itself where nobody else claims it."""
-    found = rows.join(fixed.rename({"request_id": "fixed"}), on="alias", how="left", maintain_order="left")
-    if by_start.height:
-        found = found.join(
-            by_start.rename({"request_id": "timed"}),
-            on=["alias", "start_ns"],
-            how="left",
-            maintain_order="left",
-        )
-    else:
-        found = found.with_columns(timed=pl.lit(None, dtype=pl.String))
-    return found.with_columns(meant=pl.coalesce("timed", "fixed", "alias")).drop("timed", "fixed")
+def known_meaning(rows: pl.DataFrame, names: Names) -> pl.DataFrame:
+    """Add `meant` to rows (alias, origin): what the name means here; the alias itself where nobody says."""
+    found = rows.join(
+        names.by_origin.rename({"request_id": "here"}),
+        on=["alias", "origin"],
+        how="left",
+        maintain_order="left",
+    ).join(names.fixed.rename({"request_id": "always"}), on="alias", how="left", maintain_order="left")
+    return found.with_columns(meant=pl.coalesce("here", "always", "alias")).drop("here", "always")
+
+
+def by_overlap(rows: pl.DataFrame, crowded: pl.DataFrame) -> pl.DataFrame:
+    """For rows (at, alias, start_ns, end_ns): (at, request_id) of the request each overlaps most.
+
+    A tie, and a row that overlaps none, has a null request_id; names that nobody shares are left out.
+    """
+    overlap = pl.min_horizontal(pl.col("end_ns").fill_null(2**63 - 1), "end_ns_right") - pl.max_horizontal(
+        "start_ns", "start_ns_right"
+    )
+    both = rows.join(crowded, on="alias").with_columns(overlap=overlap)
+    best = both.filter(pl.col("overlap") >= 0).filter(pl.col("overlap") == pl.max("overlap").over("at"))
+    decided = best.group_by("at").agg(pl.len(), pl.first("request_id")).filter(pl.col("len") == 1)
+    return both.select("at").unique().join(decided.select("at", "request_id"), on="at", how="left")

@@ -13,12 +13,12 @@ Lifetime = tuple[int, int]
 
 
 def pair(rows: pl.DataFrame, requests: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """Pair rows (alias, start_ns, end_ns) with requests (alias, request_id, start_ns, end_ns), one to one.
+    """Pair rows (alias, origin, start_ns, end_ns) with requests (alias, request_id, start_ns, end_ns).
 
-    Both are sorted by alias and start. Returns (alias, start_ns, request_id) and how many rows stay without
-    one: they overlap none, or two equally.
+    One to one; both are sorted by alias and start. Returns (alias, origin, request_id) and how many rows
+    stay without one: they overlap none, or two equally.
     """
-    schema = {"alias": pl.String, "start_ns": pl.Int64, "request_id": pl.String}
+    schema = {"alias": pl.String, "origin": pl.UInt64, "request_id": pl.String}
     found: list[tuple[str, int, str]] = []
     left = 0
     candidates = {alias[0]: part for alias, part in requests.group_by("alias", maintain_order=True)}
@@ -29,11 +29,11 @@ def pair(rows: pl.DataFrame, requests: pl.DataFrame) -> tuple[pl.DataFrame, int]
         lives = list(zip(part["start_ns"], part["end_ns"].fill_null(2**63 - 1), strict=True))
         chosen = in_time_order(lives, list(zip(own["start_ns"], own["end_ns"], strict=True)))
         names = own["request_id"].to_list()
-        for (start, _), number in zip(lives, chosen, strict=True):
+        for origin, number in zip(part["origin"], chosen, strict=True):
             if number is None:
                 left += 1
             else:
-                found.append((str(alias), start, names[number]))
+                found.append((str(alias), origin, names[number]))
     return pl.DataFrame(found, schema=schema, orient="row"), left
 
 

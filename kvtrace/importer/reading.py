@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from kvtrace.errors import InputError, UnknownFormatError, UsageError
 from kvtrace.importer import formats
+from kvtrace.importer.facts import COLUMNS
 from kvtrace.importer.runs import read_run
 from kvtrace.sources import lmcache_hash_log, otlp, recording
 from kvtrace.sources.dialects import to_words
@@ -90,54 +93,58 @@ def _nothing(reports: list[InputReport]) -> None:
 
 def _read(path: Path, kind: str, staging: Staging, *, keep_content: bool) -> InputReport:
     """Read one input of a known format, and report the difference it made."""
-    spans, losses = staging.spans, len(staging.losses)
-    rows = 0
+    losses = len(staging.losses)
+    spans = rows = 0
     notes: tuple[str, ...] = ()
     if kind == formats.RUN:
-        rows = read_run(path, staging)
+        spans, rows = read_run(path, staging, keep_content=keep_content)
     elif kind == formats.HASH_LOG:
         rows = _hash_log(path, staging)
     elif kind == formats.RECORDING:
         staging.recordings.append(recording.decode(path.read_bytes(), str(path)))
         notes = ("describes how the recordings were made",)
     else:
-        _otlp(path, kind, staging, keep_content=keep_content)
+        spans = _otlp(path, kind, staging, keep_content=keep_content)
     lost: Counter[str] = Counter()
     for loss in staging.losses[losses:]:
         lost[loss.cause] += loss.count
-    return InputReport(path, kind, staging.spans - spans, rows, dict(lost), notes)
+    return InputReport(path, kind, spans, rows, dict(lost), notes)
 
 
-def _otlp(path: Path, kind: str, staging: Staging, *, keep_content: bool) -> None:
-    """OTLP traces, batch by batch."""
+def _otlp(path: Path, kind: str, staging: Staging, *, keep_content: bool) -> int:
+    """OTLP traces, batch by batch; returns how many spans there were."""
+    spans = 0
     for batch in otlp.read(path, kind=kind, keep_content=keep_content):
         staging.losses.extend(
             Loss(path.name, "undecodable", item.count, detail=item.detail) for item in batch.undecodable
         )
         staging.add_content(dict(batch.content))
+        spans += batch.spans.num_rows
         if batch.spans.num_rows:
             words = to_words(batch, path.name)
             staging.add_spans(words.spans)
             staging.losses.extend(words.losses)
             for process in words.processes:
                 staging.add_process(process)
+    return spans
 
 
 def _hash_log(path: Path, staging: Staging) -> int:
-    """LMCache's lookup-hash log."""
+    """LMCache's lookup-hash log, batch by batch; returns how many keys it names."""
+    keys = 0
     with open_input(path) as stream:
-        lines: list[bytes] = []
         for item in batches(stream, JSON, Limits()):
             if isinstance(item, Undecodable):
                 staging.losses.append(
                     Loss(path.name, "undecodable", item.count, op="lookup", detail=item.detail)
                 )
-            else:
-                lines.extend(item)
-    found = lmcache_hash_log.decode(lines, path.name)
-    staging.asked.extend(found.asked)
-    staging.keys.extend(found.keys)
-    staging.losses.extend(found.losses)
-    for row in found.identities:
-        staging.add_identity(row)
-    return len(found.keys)
+                continue
+            found = lmcache_hash_log.decode(item, path.name)
+            asked = pl.DataFrame(found.asked, schema=COLUMNS["asked"], orient="row")
+            staging.facts.keep("asked", asked)
+            staging.facts.keep("keys", pl.DataFrame(found.keys, schema_overrides=COLUMNS["keys"]))
+            staging.losses.extend(found.losses)
+            for row in found.identities:
+                staging.add_identity(row)
+            keys += len(found.keys)
+    return keys

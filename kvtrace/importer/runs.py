@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kvtrace import schema
 from kvtrace.errors import InputError
+from kvtrace.schema.content import is_content
 from kvtrace.schema.layout import RUN_FILE, table_files
 from kvtrace.schema.tables import TABLES
-from kvtrace.sources.losses import JOIN
+from kvtrace.sources.dialects.attributes import map_array
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,31 +24,60 @@ if TYPE_CHECKING:
 _JOINED_ANEW = ("run_id", "bucket")
 
 
-def read_run(path: Path, staging: Staging) -> int:
-    """Stage every table of a run; returns the rows beside spans.
+def read_run(path: Path, staging: Staging, *, keep_content: bool) -> tuple[int, int]:
+    """Stage every table of a run; returns how many spans and how many other rows it has.
+
+    What it says of its recording, and of content that was dropped, goes with it.
 
     Raises:
         InputError: no readable run, or one of a newer schema.
     """
     try:
-        meta = msgspec.json.decode((path / RUN_FILE).read_bytes(), type=dict[str, object])
+        meta = msgspec.json.decode((path / RUN_FILE).read_bytes(), type=dict[str, Any])
         version = meta.get("schema_version")
         if not isinstance(version, int) or not 1 <= version <= schema.VERSION:
             raise InputError(
                 f"{path}: is a run of schema v{version}; this kvtrace reads up to v{schema.VERSION}."
             )
-        rows = 0
+        spans = others = 0
         for table in TABLES:
             for file in table_files(path, table):
                 for batch in pq.ParquetFile(file).iter_batches(batch_size=128 * 1024):
                     found = pa.Table.from_batches([batch])
                     if table == "span":
-                        staging.add_spans([found.drop_columns(list(_JOINED_ANEW))])
+                        kept = found if keep_content else _without_content(found, staging)
+                        staging.add_spans([kept.drop_columns(list(_JOINED_ANEW))])
+                        spans += found.num_rows
                     else:
-                        if table == "loss":
-                            found = found.filter(pc.not_equal(pc.fill_null(found["source"], ""), JOIN))
                         staging.tables.setdefault(table, []).append(found)
-                        rows += found.num_rows
-    except (OSError, msgspec.MsgspecError, pa.ArrowException) as error:
-        raise InputError(f"{path}: is no readable run ({error}); import its raw files instead.") from error
-    return rows
+                        others += found.num_rows
+    except (OSError, msgspec.MsgspecError, pa.ArrowException, KeyError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path}: is no readable run ({reason}); import its raw files instead.") from error
+    if meta.get("recording"):
+        staging.recordings.append(meta["recording"])
+    staging.add_content(meta.get("content_dropped") or {})
+    return spans, others
+
+
+def _without_content(rows: pa.Table, staging: Staging) -> pa.Table:
+    """A run that kept content loses it at the next door."""
+    maps = rows["attributes"].combine_chunks()
+    keys = maps.keys
+    content = [name for name in keys.unique().to_pylist() if is_content(name)]
+    if not content:
+        return rows
+    dropped = pl.Series(keys).is_in(content)
+    counts = pl.Series(keys).filter(dropped).value_counts()
+    staging.add_content(dict(counts.iter_rows()))
+    lengths = pl.Series(maps.offsets.to_numpy()).diff().slice(1).fill_null(0).to_numpy()
+    row = pl.Series(range(rows.num_rows), dtype=pl.Int64).gather(
+        pl.select(pl.int_range(rows.num_rows).repeat_by(pl.Series(lengths)).explode())
+        .to_series()
+        .drop_nulls()
+    )
+    stays = (~dropped).to_numpy()
+    kept = map_array(
+        rows.num_rows, row.to_numpy()[stays], keys.filter(pa.array(stays)), maps.items.filter(pa.array(stays))
+    )
+    return rows.set_column(rows.column_names.index("attributes"), "attributes", kept)

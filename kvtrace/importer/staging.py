@@ -27,11 +27,9 @@ class Staging:
 
     folder: Path
     facts: Facts = field(init=False)
-    keys: list[dict[str, Any]] = field(default_factory=list)
     identities: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
     processes: dict[str | None, dict[str, str | None]] = field(default_factory=dict)
     losses: list[Loss] = field(default_factory=list)
-    asked: list[tuple[str, int]] = field(default_factory=list)
     content: dict[str, int] = field(default_factory=dict)
     recordings: list[dict[str, Any]] = field(default_factory=list)
     tables: dict[str, list[pa.Table]] = field(default_factory=dict)

@@ -21,7 +21,7 @@ from kvtrace.sinks.parquet.sorting import write_sorted
 from kvtrace.sinks.parquet.writer import write_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from kvtrace.importer.reading import InputReport
@@ -45,15 +45,15 @@ def write_run(
         "span": write_sorted(joined_rows(staging, joined), staging.spans, folder / "span", scratch, run_id)
     }
     small: dict[str, Iterable[pa.Table]] = {
-        "request_key": [_table("request_key", staging.keys)],
+        "request_key": [_request_keys(staging)],
         "alias": (names.to_arrow() for names in aliases(staging.facts, joined.names)),
         "identity": [_table("identity", list(staging.identities.values()))],
         "process": [_table("process", _processes(staging, staging.facts.table("processes")))],
-        "loss": [_table("loss", [loss.row() for loss in (*staging.losses, *joined.losses)])],
+        "loss": [_table("loss", [loss.row() for loss in (*staging.losses, *joined.losses())])],
     }
     for table in TABLES:
         if table != "span":
-            found = (conform(part, table) for part in (*staging.tables.get(table, []), *small.get(table, [])))
+            found = _once(staging.tables.get(table, []), small.get(table, []), table)
             parts = (_of_run(part, run_id) for part in found if part.num_rows)
             count = write_table(folder / table / "part-000.parquet", table, parts)
             if count:
@@ -64,11 +64,34 @@ def write_run(
     return rows
 
 
+def _once(given: list[pa.Table], made: Iterable[pa.Table], table: str) -> Iterator[pa.Table]:
+    """Rows of runs and those made here; where runs gave some, a row that is there twice counts once."""
+    if not given:
+        yield from (conform(part, table) for part in made)
+        return
+    whole = pa.concat_tables([conform(part, table) for part in (*given, *made)]).combine_chunks()
+    names = [
+        name for name in whole.column_names if name != "run_id" and not pa.types.is_map(whole[name].type)
+    ]
+    rows = pl.DataFrame(whole.select(names)).with_row_index("at")
+    first = rows.unique(names, keep="first", maintain_order=True)["at"].to_numpy()
+    yield whole.take(pa.array(first.astype("int64")))
+
+
 def _table(table: str, rows: list[dict[str, Any]]) -> pa.Table:
     target = arrow_schema(table)
     return pa.Table.from_arrays(
         [pa.array([row.get(field.name) for row in rows], field.type) for field in target], schema=target
     )
+
+
+def _request_keys(staging: Staging) -> pa.Table:
+    """Keys of all lookups, each once; a request's lookups are its attempts, in time order."""
+    keys = staging.facts.table("keys")
+    once = keys.unique(["request_id", "time_ns", "position", "key_space", "key"], keep="first")
+    attempt = pl.col("time_ns").rank("dense").over("request_id").cast(pl.Int64)
+    found: pa.Table = once.sort("request_id", "time_ns", "position").with_columns(attempt=attempt).to_arrow()
+    return found
 
 
 def _of_run(part: pa.Table, run_id: str) -> pa.Table:

@@ -130,7 +130,8 @@ def _fitting(
         yield from _fitting(prepared, low, middle, table.slice(0, at) if table else None, owners=owners)
         yield from _fitting(prepared, middle, high, table.slice(at) if table else None, owners=owners)
         return
-    yield part, _intervals(table, low, owners=owners).joined(prepared.waits.of(part, owners=owners))
+    found = _intervals(table, low, owners=owners).clipped(part)
+    yield part, found.joined(prepared.waits.of(part, owners=owners))
 
 
 def _intervals(table: pa.Table | None, low: int, *, owners: bool) -> Intervals:

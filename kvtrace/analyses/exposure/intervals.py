@@ -172,18 +172,11 @@ FROM ended WHERE op = 'load';
 """
 
 _INTERVALS = f"""
-WITH found AS (
-    SELECT number, {layers.SERVING}::TINYINT AS layer, is_open, start_ns AS s, stop_ns AS e, start_ns AS started,
-        span_id
-    FROM served WHERE is_serving
-    UNION ALL
-    SELECT a.number, l.layer::TINYINT, l.is_open, l.s, l.e, l.started, l.span_id
-    FROM layered l JOIN arrived a USING (request_id)
-)
-SELECT number, f.layer, f.is_open,
-    greatest(f.s, w.start_ns) AS s, least(f.e, greatest(w.stop_ns, w.token_ns)) AS e$owners
-FROM found f JOIN windowed w USING (number)
-WHERE f.s < greatest(w.stop_ns, w.token_ns) AND f.e > w.start_ns AND f.e > f.s
+SELECT number, {layers.SERVING}::TINYINT AS layer, is_open, start_ns AS s, stop_ns AS e$started
+FROM served WHERE is_serving
+UNION ALL
+SELECT a.number, l.layer::TINYINT, l.is_open, l.s, l.e$owners
+FROM layered l JOIN arrived a USING (request_id)
 ORDER BY number
 """  # noqa: S608 - constants of this module
 
@@ -221,6 +214,7 @@ def waits(connection: duckdb.DuckDBPyConnection) -> pa.Table:
 
 
 def stream(connection: duckdb.DuckDBPyConnection, *, owners: bool) -> Iterator[pa.RecordBatch]:
-    """Intervals sorted by request number, clipped to [arrival, end); `owners` adds started and span_id."""
-    text = _INTERVALS.replace("$owners", ", f.started, f.span_id" if owners else "")
+    """Intervals sorted by request number, as they were recorded; `owners` adds started and span_id."""
+    text = _INTERVALS.replace("$started", ", start_ns AS started, span_id" if owners else "")
+    text = text.replace("$owners", ", l.started, l.span_id" if owners else "")
     yield from connection.sql(text).to_arrow_reader(256 * 1024)

@@ -13,7 +13,7 @@ switches is, between two events, the set of layers that are active: a segment. C
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -69,6 +69,14 @@ class Intervals:
             self.request[mask], self.layer[mask], self.s[mask], self.e[mask], self.is_open[mask],
             self.started[mask] if owned else self.started, self.span[mask] if owned else self.span,
         )  # fmt: skip
+
+    def clipped(self, block: Requests) -> Intervals:
+        """Cut to [arrival, end) of their requests; what lies outside, or ends before it starts, is gone."""
+        s = np.maximum(self.s, block.start[self.request])
+        e = np.minimum(self.e, block.last[self.request])
+        cut = replace(self, s=s, e=e)
+        kept = e > s
+        return cut if kept.all() else cut.where(kept)
 
     def joined(self, other: Intervals) -> Intervals:
         """Both, one after the other."""

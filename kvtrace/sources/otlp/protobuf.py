@@ -74,7 +74,9 @@ def decode(payloads: Sequence[bytes], *, keep_content: bool = False) -> batch.Sp
     sizes = [_written_size(payload) for payload in payloads]
     sound = [payload for payload, size in zip(payloads, sizes, strict=True) if size is not None]
     try:
-        if any(size != len(payload) for payload, size in zip(payloads, sizes, strict=True) if size is not None):
+        if any(
+            size != len(payload) for payload, size in zip(payloads, sizes, strict=True) if size is not None
+        ):
             raise _OddError
         noted = batch.notes(keep_content=keep_content)
         noted.losses[loop.CORRUPT] += len(payloads) - len(sound)
@@ -178,7 +180,9 @@ def _attributes(lists: batch.Column, gate: batch.Gate) -> batch.Attributes:
     """Span row, name and text of every attribute."""
     entries = lists.flatten()
     rows = np.repeat(np.arange(len(lists), dtype=np.int32), _lengths(lists))
-    return batch.Attributes(rows, entries.field("key").dictionary_encode(), _texts(entries.field("value"), gate))
+    return batch.Attributes(
+        rows, entries.field("key").dictionary_encode(), _texts(entries.field("value"), gate)
+    )
 
 
 def _texts(anys: batch.Column, gate: batch.Gate) -> batch.Column:
