@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvtrace.errors import InputError, KvtraceError, RunError, RunExistsError
+from kvtrace.errors import InputError, RunError, RunExistsError
 from kvtrace.importer.formats import FORMATS
 from kvtrace.importer.joining import join
 from kvtrace.importer.reading import InputReport, read_inputs
@@ -60,7 +60,7 @@ def import_files(
         raise RunExistsError(f"{out}: exists already; choose another --out, nothing is written over.")
     if not inputs:
         raise InputError("import: no input was named; give files or folders of traces.")
-    building = _building_place(out)
+    building, made = _building_place(out)
     try:
         staging = Staging(building / "staging")
         reports = read_inputs(
@@ -74,21 +74,35 @@ def import_files(
             building / "run", staging, join(staging), reports, keep_content=keep_content, group=group
         )
         (building / "run").replace(out)
-    except KvtraceError:
-        raise
     except OSError as error:
-        raise RunError(f"{out}: cannot be written ({error.strerror or error}); nothing was kept.") from error
+        _remove(made)
+        raise RunError(
+            f"{out}: cannot be written ({error.strerror or error}); nothing was kept. Free space, or choose "
+            "another --out."
+        ) from error
+    except BaseException:
+        _remove(made)
+        raise
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return ImportReport(out, tuple(reports), rows)
 
 
-def _building_place(out: Path) -> Path:
-    """A private folder beside the run, on the same file system, so that renaming it is one step."""
+def _building_place(out: Path) -> tuple[Path, list[Path]]:
+    """A private folder beside the run, so that renaming it is one step; and the parents made for it."""
+    parent = out.absolute().parent
+    missing = [folder for folder in (parent, *parent.parents) if not folder.exists()]
     try:
-        out.absolute().parent.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix=f".{out.name}.importing-", dir=out.absolute().parent))
+        parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=f".{out.name}.importing-", dir=parent)), missing
     except OSError as error:
+        _remove(missing)
         raise RunError(
             f"{out}: cannot be made ({error.strerror or error}); choose an --out in a folder you can write."
         ) from error
+
+
+def _remove(made: list[Path]) -> None:
+    """Remove the parents that were made for a run that came to nothing, the innermost first."""
+    for folder in made:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -17,17 +17,19 @@ if TYPE_CHECKING:
     from kvtrace.importer.facts import Facts
 
 
-def missing_spans(facts: Facts, asked: pl.DataFrame) -> list[Loss]:
-    """Losses that only a comparison of sources shows; `asked` = (request_id, time_ns) of hash logs."""
-    return [*_unseen_lookups(facts, asked), *_orphans(facts), *_gaps(facts)]
+def missing_spans(facts: Facts, lookups: pl.DataFrame, asked: pl.DataFrame) -> list[Loss]:
+    """Losses that only a comparison of sources shows.
+
+    `lookups` are the servers' lookup spans that count, `asked` = (request_id, time_ns) of hash logs.
+    """
+    return [*_unseen_lookups(lookups, asked), *_orphans(facts), *_gaps(facts)]
 
 
-def _unseen_lookups(facts: Facts, asked: pl.DataFrame) -> list[Loss]:
+def _unseen_lookups(lookups: pl.DataFrame, asked: pl.DataFrame) -> list[Loss]:
     """Lines of the hash log beyond the lookup spans of their request."""
-    lookups = facts.table("lookups")
     if not lookups.height or not asked.height:
         return []
-    spans = lookups.group_by("request_id").agg(pl.col("asked").sum())
+    spans = lookups.group_by("request_id").agg(asked=(pl.col("requested_tokens").fill_null(1) != 0).sum())
     lines = asked.group_by("request_id").agg(
         lines=pl.len().cast(pl.Int64), low=pl.min("time_ns"), high=pl.max("time_ns")
     )

@@ -37,11 +37,11 @@ COLUMNS: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
         "trace_id": pl.String,
     },
     "lookups": {
+        "row": pl.Int64,
         "request_id": pl.String,
         "process": pl.String,
-        "asked": pl.Int64,
-        "least_found": pl.Int64,
-        "most_requested": pl.Int64,
+        "requested_tokens": pl.Int64,
+        "found_tokens": pl.Int64,
     },
     "others": {"request_id": pl.String, "rows": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64},
     "asked": {"request_id": pl.String, "time_ns": pl.Int64},
@@ -140,23 +140,7 @@ class Facts:
         """What a cache server's spans say about those that are missing."""
         if not server.any():
             return
-        asked = _select(
-            rows,
-            server & holds(rows, "op", "lookup"),
-            first,
-            "request_id",
-            "process",
-            "requested_tokens",
-            "found_tokens",
-        )
-        self.keep(
-            "lookups",
-            asked.group_by("request_id", "process").agg(
-                asked=(pl.col("requested_tokens").fill_null(1) != 0).sum(),
-                least_found=pl.col("found_tokens").min(),
-                most_requested=pl.col("requested_tokens").max(),
-            ),
-        )
+        self.keep("lookups", _select(rows, server & holds(rows, "op", "lookup"), first, "lookups"))
         spans = _select(rows, server, first, "process", "parent_span_id", "start_ns", "span_id")
         with_parent = spans.filter(pl.col("parent_span_id").is_not_null())
         self.keep(

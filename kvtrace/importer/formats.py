@@ -41,6 +41,13 @@ def format_of(path: Path) -> str | None:
     return sniff(head)
 
 
+def torn(path: Path) -> list[str]:
+    """What decompressing the beginning of a file complains of."""
+    with open_input(path) as stream:
+        stream.peek(HEAD_BYTES)
+        return [loss.detail for loss in stream.losses]
+
+
 def expand(inputs: list[Path]) -> list[tuple[Path, bool]]:
     """Files and runs below the inputs, and whether the user named each one itself.
 
@@ -49,6 +56,7 @@ def expand(inputs: list[Path]) -> list[tuple[Path, bool]]:
     """
     found: list[tuple[Path, bool]] = []
     for path in inputs:
+        _reachable(path)
         if path.is_dir() and not (path / RUN_FILE).is_file():
             below = sorted(
                 file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")
@@ -63,3 +71,15 @@ def expand(inputs: list[Path]) -> list[tuple[Path, bool]]:
         else:
             raise InputError(f"{path}: does not exist; name a file or a folder of traces.")
     return found
+
+
+def _reachable(path: Path) -> None:
+    """Whether anything can be said of a path at all: a folder above it may be closed."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be reached ({error.strerror or error}); check the rights of the folders above."
+        ) from error

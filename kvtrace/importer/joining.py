@@ -26,6 +26,7 @@ from kvtrace.sources.losses import JOIN, Loss
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kvtrace.importer.facts import Facts
     from kvtrace.importer.staging import Staging
 
 
@@ -55,17 +56,19 @@ def join(staging: Staging) -> Joined:
     asked = facts.table("asked").unique()
     extra, losses = duplicates(facts, staging.chunks())
     names = resolve(facts, asked)
-    return Joined(extra, names, _duplicate_drops(staging), [*losses, *missing_spans(facts, asked)], [])
+    lookups = facts.table("lookups").filter(~pl.col("row").is_in(pl.Series(extra).implode()))
+    return Joined(
+        extra, names, _duplicate_drops(facts, lookups), [*losses, *missing_spans(facts, lookups, asked)], []
+    )
 
 
-def _duplicate_drops(staging: Staging) -> npt.NDArray[np.int64]:
+def _duplicate_drops(facts: Facts, lookups: pl.DataFrame) -> npt.NDArray[np.int64]:
     """Drops of requests whose every lookup found all that it asked for: their keys were there already."""
-    all_there = (
-        staging.facts.table("lookups")
-        .group_by("request_id").agg(pl.min("least_found"), pl.max("most_requested"))
-        .filter((pl.col("most_requested") > 0) & (pl.col("least_found") >= pl.col("most_requested")))
-    )  # fmt: skip
-    drops = staging.facts.table("drops").join(all_there, on="request_id", how="semi")
+    found = lookups.group_by("request_id").agg(pl.min("found_tokens"), pl.max("requested_tokens"))
+    all_there = found.filter(
+        (pl.col("requested_tokens") > 0) & (pl.col("found_tokens") >= pl.col("requested_tokens"))
+    )
+    drops = facts.table("drops").join(all_there, on="request_id", how="semi")
     return np.sort(drops["row"].to_numpy())
 
 

@@ -52,7 +52,7 @@ class Names:
 
 def resolve(facts: Facts, asked: pl.DataFrame) -> Names:
     """Find out what every name means; `asked` = (request_id, time_ns) of hash logs."""
-    requests = facts.table("requests").filter(pl.col("request_id").is_not_null())
+    requests = _requests(facts)
     external = _external(facts, asked, requests)
     claims = requests.join(external, left_on="request_id", right_on="alias", how="semi").select(
         "origin", "start_ns", "end_ns", alias="request_id"
@@ -71,6 +71,12 @@ def resolve(facts: Facts, asked: pl.DataFrame) -> Names:
         pl.concat([external.select("alias", "request_id"), numbered.select("alias", "request_id")]),
         ambiguous + unclear,
     )
+
+
+def _requests(facts: Facts) -> pl.DataFrame:
+    """Request rows with a name, each span once."""
+    named = facts.table("requests").filter(pl.col("request_id").is_not_null())
+    return named.unique(["request_id", "origin", ID_KIND], keep="first", maintain_order=True)
 
 
 def _repeated(names: pl.DataFrame) -> pl.DataFrame:
@@ -126,7 +132,7 @@ def _numbered(requests: pl.DataFrame, fixed: pl.DataFrame, paired: pl.DataFrame)
 
 def aliases(facts: Facts, names: Names) -> Iterator[pl.DataFrame]:
     """Every other name of every request, a kind at a time: derived by a rule, or given on a span."""
-    requests = facts.table("requests").filter(pl.col("request_id").is_not_null())
+    requests = _requests(facts)
     own = known_meaning(requests.rename({"request_id": "alias"}), names)
     given = own.filter(pl.col(ID_KIND) == "external").select("alias", request_id="meant")
     external = pl.concat([names.external, given]).unique()

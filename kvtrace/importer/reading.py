@@ -59,6 +59,7 @@ def read_inputs(
         raise UsageError(f"--format {format}: no such format; choose auto, {', '.join(formats.FORMATS)}.")
     reports = []
     for path, named in formats.expand(list(inputs)):
+        _readable(path)
         size = path.stat().st_size if path.is_file() else 0
         on_progress(path, 0, size)
         kind = formats.format_of(path) if wanted == "auto" else wanted
@@ -70,15 +71,32 @@ def read_inputs(
                 "Name the format with --format if it is one of them."
             )
         elif kind is None:
-            reports.append(
-                InputReport(path, "unknown", 0, 0, {}, ("is nothing that this version reads; left out",))
-            )
+            reports.append(_unknown(path, staging))
         else:
             reports.append(_read(path, kind, staging, keep_content=keep_content))
         on_progress(path, size, size)
     if all(report.spans + report.other_rows == 0 for report in reports):
         _nothing(reports)
     return reports
+
+
+def _unknown(path: Path, staging: Staging) -> InputReport:
+    """A file in a folder that no decoder knows is left out; one that is torn is a loss."""
+    torn = formats.torn(path)
+    staging.losses.extend(Loss(path.name, "undecodable", 1, detail=detail) for detail in torn)
+    lost = {"undecodable": len(torn)} if torn else {}
+    return InputReport(path, "unknown", 0, 0, lost, ("is nothing that this version reads; left out",))
+
+
+def _readable(path: Path) -> None:
+    """A file that may not be read is the input's fault, and says so before anything is written."""
+    try:
+        if path.is_file():
+            path.open("rb").close()
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror or error}); check its rights, or leave it out."
+        ) from error
 
 
 def _nothing(reports: list[InputReport]) -> None:

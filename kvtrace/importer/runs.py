@@ -14,7 +14,9 @@ from kvtrace.errors import InputError
 from kvtrace.schema.content import is_content
 from kvtrace.schema.layout import RUN_FILE, table_files
 from kvtrace.schema.tables import TABLES
+from kvtrace.sources.dialects import vllm
 from kvtrace.sources.dialects.attributes import map_array
+from kvtrace.sources.dialects.columns import ID_KIND
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,25 +41,52 @@ def read_run(path: Path, staging: Staging, *, keep_content: bool) -> tuple[int, 
             raise InputError(
                 f"{path}: is a run of schema v{version}; this kvtrace reads up to v{schema.VERSION}."
             )
+        joined = _joined_ids(path)
         spans = others = 0
         for table in TABLES:
             for file in table_files(path, table):
                 for batch in pq.ParquetFile(file).iter_batches(batch_size=128 * 1024):
                     found = pa.Table.from_batches([batch])
+                    _check(found, table, file)
                     if table == "span":
                         kept = found if keep_content else _without_content(found, staging)
-                        staging.add_spans([kept.drop_columns(list(_JOINED_ANEW))])
+                        staging.add_spans([_with_kind(kept.drop_columns(list(_JOINED_ANEW)), joined)])
                         spans += found.num_rows
                     else:
                         staging.tables.setdefault(table, []).append(found)
                         others += found.num_rows
-    except (OSError, msgspec.MsgspecError, pa.ArrowException, KeyError) as error:
+    except (OSError, msgspec.MsgspecError, pa.ArrowException, KeyError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: is no readable run ({reason}); import its raw files instead.") from error
     if meta.get("recording"):
         staging.recordings.append(meta["recording"])
     staging.add_content(meta.get("content_dropped") or {})
     return spans, others
+
+
+def _check(found: pa.Table, table: str, file: Path) -> None:
+    """Columns that no version of the schema knows are of another file."""
+    unknown = set(found.column_names) - {column.name for column in TABLES[table]}
+    if unknown:
+        names = ", ".join(sorted(unknown)[:3])
+        raise InputError(
+            f"{file}: has the column {names}, which the table {table} does not; it is no part of a run."
+        )
+
+
+def _joined_ids(path: Path) -> pl.Series:
+    """Request ids of a run that an external name was joined to."""
+    parts = [pl.read_parquet(file, columns=["kind", "request_id"]) for file in table_files(path, "alias")]
+    empty = pl.DataFrame(schema={"kind": pl.String, "request_id": pl.String})
+    return pl.concat([empty, *parts]).filter(pl.col("kind") == "external")["request_id"].unique()
+
+
+def _with_kind(rows: pa.Table, joined: pl.Series) -> pa.Table:
+    """Say again which rows carry an external id: those of vLLM's spans that no internal id was found for."""
+    own = pl.Series(rows["name"]).is_in([vllm.SPAN, vllm.QUEUE]).fill_null(value=False)
+    external = own & ~pl.Series(rows["request_id"]).is_in(joined.implode()).fill_null(value=False)
+    kind = pl.select(pl.when(external).then(pl.lit("external"))).to_series()
+    return rows.append_column(ID_KIND, kind.to_arrow().cast(pa.string()).dictionary_encode())
 
 
 def _without_content(rows: pa.Table, staging: Staging) -> pa.Table:

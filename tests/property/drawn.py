@@ -12,7 +12,6 @@ from typing import Any
 
 from hypothesis import assume
 from hypothesis import strategies as st
-
 from tests.property import drawn_rows
 from tests.property.drawn_rows import LATEST_NS, OWN_OPS, Clock, Row
 

@@ -118,8 +118,8 @@ def step(draw: st.DrawFn, clock: Clock, engines: Sequence[str], ids: Sequence[st
 @st.composite
 def wait(draw: st.DrawFn, clock: Clock, engines: Sequence[str], ids: Sequence[str]) -> list[Row]:
     """One blocking wait; sometimes rank 1 is in it too, at times of its own."""
-    whose = draw(whose(ids, ("members", "request", "both", "nobody", "nobody")))
-    row = {"op": "wait", "reason": draw(st.sampled_from(WAIT_REASONS)), "rank": 0, **whose}
+    named = draw(whose(ids, ("members", "request", "both", "nobody", "nobody")))
+    row = {"op": "wait", "reason": draw(st.sampled_from(WAIT_REASONS)), "rank": 0, **named}
     row |= draw(seen_by(engines, ("worker", "worker", "scheduler")))
     ranks = [{**row, **draw(interval(clock))}]
     if draw(st.booleans()):

@@ -1,8 +1,12 @@
-"""exposure and critical_path against the tick-by-tick oracle, on drawn runs."""
+"""exposure and critical_path against the tick-by-tick oracle, on drawn runs.
+
+KVTRACE_EXAMPLES multiplies the number of drawn cases, for a long night.
+"""
 
 from __future__ import annotations
 
 import itertools
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -10,46 +14,51 @@ from typing import Any
 import polars as pl
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
-
 from kvtrace.analyses.critical_path import critical_path
 from kvtrace.analyses.exposure import COLUMNS, exposure
+
 from tests.property import drawn
+from tests.property.drawn_worlds import apart, packed, unpacked, worlds
 from tests.property.oracle import critical_path_by_ticks, exposure_by_ticks
 from tests.rows import write_run
 
-_CASES = settings(
-    max_examples=15,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking rebuilds a run a hundred times
-)
+Rows = list[dict[str, Any]]
 
 
-def _sorted(rows: list[dict[str, Any]], *keys: str) -> list[tuple[Any, ...]]:
-    names = sorted(rows[0]) if rows else []
-    return sorted((tuple(str(row[key]) for key in keys), *(row[name] for name in names)) for row in rows)
+def cases(number: int) -> settings:
+    """So many examples a minute's test run, without shrinking: that rebuilds a run a hundred times."""
+    return settings(
+        max_examples=number * int(os.environ.get("KVTRACE_EXAMPLES", "1")),
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+        phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    )
 
 
-def answers(run: drawn.Run, folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def answers(run: drawn.Run, folder: Path) -> tuple[Rows, Rows]:
     opened = write_run(folder, span=run.spans, loss=run.losses, process=run.processes)
     return exposure(opened).to_dicts(), critical_path(opened).to_dicts()
+
+
+def same(run: drawn.Run, rows: Rows, path: Rows) -> None:
+    """Compare both answers with the oracle's, row by row."""
+    tables = list(run.spans), list(run.losses), list(run.processes)
+    keys = ("request_id", "window", "class", "hop")
+    got = pl.DataFrame(rows, schema=COLUMNS).sort(keys).to_dicts()
+    want = pl.DataFrame(exposure_by_ticks(*tables), schema=COLUMNS).sort(keys).to_dicts()
+    for mine, theirs in itertools.zip_longest(got, want):
+        assert mine == theirs
+    order = ("request_id", "seq")
+    got_path = sorted(path, key=lambda row: tuple(row[key] for key in order))
+    want_path = sorted(critical_path_by_ticks(*tables), key=lambda row: tuple(row[key] for key in order))
+    for mine, theirs in itertools.zip_longest(got_path, want_path):
+        assert mine == theirs
 
 
 def check(run: drawn.Run) -> None:
     with tempfile.TemporaryDirectory() as folder:
         rows, path = answers(run, Path(folder) / "run")
-    expected = exposure_by_ticks(list(run.spans), list(run.losses), list(run.processes))
-    keys = ("request_id", "window", "class", "hop")
-    got = pl.DataFrame(rows, schema=COLUMNS).sort(keys).to_dicts()
-    want = pl.DataFrame(expected, schema=COLUMNS).sort(keys).to_dicts()
-    for mine, theirs in itertools.zip_longest(got, want):
-        assert mine == theirs
-    expected_path = critical_path_by_ticks(list(run.spans), list(run.losses), list(run.processes))
-    order = ("request_id", "seq")
-    got_path = sorted(path, key=lambda row: tuple(row[key] for key in order))
-    want_path = sorted(expected_path, key=lambda row: tuple(row[key] for key in order))
-    for mine, theirs in itertools.zip_longest(got_path, want_path):
-        assert mine == theirs
+    same(run, rows, path)
 
 
 def test_the_worked_example() -> None:
@@ -57,9 +66,18 @@ def test_the_worked_example() -> None:
 
 
 @given(drawn.runs())
-@_CASES
+@cases(6)
 def test_the_partition_is_what_stepping_through_every_tick_gives(run: drawn.Run) -> None:
     check(run)
+
+
+@given(worlds(40))
+@cases(4)
+def test_so_it_is_for_many_runs_at_once(every: list[drawn.Run]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        rows, path = answers(packed(every), Path(folder) / "run")
+    for run, mine, segments in zip(every, unpacked(rows, len(every)), unpacked(path, len(every)), strict=True):
+        same(apart(run), mine, segments)
 
 
 @pytest.mark.parametrize("offset", [0, 1_760_000_000_000_000_000, 9_000_000_000_000_000_000])

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kvtrace.sources.dialects.attributes import Mask
 
 SPAN = "llm_request"
-_QUEUE = QUEUE_SECONDS[0]
+QUEUE = QUEUE_SECONDS[0]
 LONGEST_SECONDS = 1e9
 DERIVED_SPAN_MASK = 0x9E3779B97F4A7C15
 """A derived row's span id is its origin's with these bits flipped, so that it too counts once."""
@@ -79,7 +79,7 @@ class Derived:
         """What was dropped, counted."""
         if not self.dropped:
             return []
-        detail = f"{_QUEUE} negative or longer than its request"
+        detail = f"{QUEUE} negative or longer than its request"
         return [
             Loss(
                 source,
@@ -96,7 +96,7 @@ class Derived:
 
 def queue_rows(columns: Columns, mask: Mask) -> Derived:
     """`gen_ai.latency.time_in_queue` of each request as a queue row from its arrival, reason unknown."""
-    seconds = columns.attributes.floats(_QUEUE)
+    seconds = columns.attributes.floats(QUEUE)
     given = mask & ~np.isnan(seconds)
     start, _ = columns.number("start_ns")
     end, ended = columns.number("end_ns")
@@ -130,7 +130,7 @@ def derived_table(spans: pa.Table, derived: Derived) -> pa.Table:
     size = rows.num_rows
     words = {
         "op": "queue",
-        "name": _QUEUE,
+        "name": QUEUE,
         "reason": "unknown",
         "attribution": "request",
         "evidence": "derived",
