@@ -123,7 +123,6 @@ def test_a_recording_imported_from_its_own_run_is_the_same(
     assert tables(again, *SAME) == tables(sample(name), *SAME)
 
 
-@pytest.mark.xfail(strict=True, reason="importer: losses found by joining are left out and not found anew")
 def test_losses_survive_an_import_of_the_run(sample: Callable[[str], Run], tmp_path: Path) -> None:
     again = imported(tmp_path, sample("server-killed").path)
     assert tables(again, "loss") == tables(sample("server-killed"), "loss")

@@ -30,7 +30,7 @@ def cases(number: int) -> settings:
     return settings(
         max_examples=number * int(os.environ.get("KVTRACE_EXAMPLES", "1")),
         deadline=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+        suppress_health_check=[HealthCheck.too_slow],
         phases=[Phase.explicit, Phase.reuse, Phase.generate],
     )
 
@@ -71,8 +71,8 @@ def test_the_partition_is_what_stepping_through_every_tick_gives(run: drawn.Run)
     check(run)
 
 
-@given(worlds(40))
-@cases(4)
+@given(worlds())
+@cases(10)
 def test_so_it_is_for_many_runs_at_once(every: list[drawn.Run]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         rows, path = answers(packed(every), Path(folder) / "run")

@@ -59,9 +59,6 @@ def test_a_run_without_content_says_so(tmp_path: Path) -> None:
     assert (run.meta["content_kept"], run.meta["content_dropped"]) == (False, {})
 
 
-@pytest.mark.xfail(
-    strict=True, reason="importer: content of a run passes, and run.json says that none was kept"
-)
 def test_content_of_a_run_with_content_stops_at_the_next_door(tmp_path: Path) -> None:
     kept = imported(tmp_path, written_by_people(), keep_content=True)
     again = imported(tmp_path, kept.path)

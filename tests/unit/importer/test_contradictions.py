@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
 from tests.unit.importer.drawn import (
     EXTERNAL,
     INTERNAL,
@@ -102,7 +101,6 @@ def test_a_parent_that_never_came_is_an_unclean_end_counted_once_for_all_of_its_
     assert [row[:4] for row in rows] == [("lmcache-1", "unclean_end", None, 1)]
 
 
-@pytest.mark.xfail(strict=True, reason="importer: to_ns of a lost parent is its first child's start")
 def test_a_lost_parent_lived_as_long_as_its_children(tmp_path: Path) -> None:
     children = [lookup(INTERNAL, 12, 15, 1280, parent=77), retrieve(INTERNAL, 16, 20, 5, 0, parent=77)]
     ((low, high),) = query(imported(tmp_path, children), "SELECT from_ns, to_ns FROM loss")

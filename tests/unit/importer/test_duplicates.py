@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
 from tests.unit.importer.drawn import (
     EXTERNAL,
     INTERNAL,
@@ -79,7 +78,6 @@ def test_spans_without_ids_are_never_duplicates(tmp_path: Path) -> None:
     assert losses(run) == []
 
 
-@pytest.mark.xfail(strict=True, reason="importer: the first to come stays, so the order of inputs decides")
 def test_of_two_versions_of_a_span_the_finished_one_stays(tmp_path: Path) -> None:
     # an exporter that was restarted sends a span first while it is open, and again when it has ended
     early, late = op("load", 10, None, id=5), op("load", 10, 20, id=5, tokens=7)
@@ -88,7 +86,6 @@ def test_of_two_versions_of_a_span_the_finished_one_stays(tmp_path: Path) -> Non
         assert rows == [(20_000_000, 7)]
 
 
-@pytest.mark.xfail(strict=True, reason="importer: request_key rows twice, and a lookup that was not lost")
 def test_a_hash_log_given_twice_counts_once(tmp_path: Path) -> None:
     log = hash_log((INTERNAL, 12, 5))
     run = imported(tmp_path, SOME, log, log)
@@ -98,7 +95,6 @@ def test_a_hash_log_given_twice_counts_once(tmp_path: Path) -> None:
     assert losses(run) == []
 
 
-@pytest.mark.xfail(strict=True, reason="importer: attempts start anew in every log")
 def test_lookups_of_two_hash_logs_are_numbered_together(tmp_path: Path) -> None:
     # LMCache starts a new file now and then; the request asks again after a preemption
     run = imported(tmp_path, SOME, hash_log((INTERNAL, 60, 2)), hash_log((INTERNAL, 12, 2)))
@@ -106,7 +102,6 @@ def test_lookups_of_two_hash_logs_are_numbered_together(tmp_path: Path) -> None:
     assert rows == [(12_000_000, 1, 0), (12_000_000, 1, 1), (60_000_000, 2, 0), (60_000_000, 2, 1)]
 
 
-@pytest.mark.xfail(strict=True, reason="importer: duplicates count as lookup spans")
 def test_a_span_that_came_twice_does_not_stand_in_for_one_that_was_lost(tmp_path: Path) -> None:
     # the log has two lookups of the request, of which one span arrived, twice
     log = hash_log((INTERNAL, 12, 5), (INTERNAL, 60, 5))

@@ -125,7 +125,6 @@ def test_what_each_input_gave_is_in_the_report_and_in_run_json(tmp_path: Path) -
     assert meta["rows"] == report.rows
 
 
-@pytest.mark.xfail(strict=True, reason="importer: derived queue rows count as spans of the input")
 def test_spans_of_an_input_are_those_that_it_holds(tmp_path: Path) -> None:
     sent: tuple[Sent, ...] = (llm_request(EXTERNAL, 10, 100, queue_ms=5), span("x", 1, 2))
     assert [entry.spans for entry in reported(tmp_path, sent).inputs] == [2]

@@ -37,12 +37,7 @@ def test_hostile_ids_survive_the_round_trip(tmp_path: Path, encoding: str) -> No
     assert losses(run) == []
 
 
-LINES = pytest.mark.xfail(strict=True, reason="importer: the rules for ids end at a newline")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=LINES) if name == "newlines" else name for name in HOSTILE]
-)
+@pytest.mark.parametrize("name", HOSTILE)
 def test_an_engines_names_of_a_hostile_request_are_one_request(tmp_path: Path, name: str) -> None:
     external = f"cmpl-{HOSTILE[name]}-0"
     internal = f"{external}-92cea7c0"

@@ -95,7 +95,6 @@ def test_prompts_of_one_call_are_requests_of_one_caller(tmp_path: Path) -> None:
     assert sorted(requests(run)) == [first, second]
 
 
-@pytest.mark.xfail(strict=True, reason="importer: same id and same start are merged")
 def test_children_of_one_prompt_are_requests_of_their_own(tmp_path: Path) -> None:
     # n = 2: vLLM sends a span a child, all with the id and the arrival of their parent
     run = imported(tmp_path, [llm_request("cmpl-x-0", 10, 100, id=1), llm_request("cmpl-x-0", 10, 90, id=2)])
@@ -209,7 +208,6 @@ def test_rows_of_anyone_join_by_the_callers_id(tmp_path: Path) -> None:
     assert query(run, "SELECT request_id FROM span WHERE op = 'route'") == [(INTERNAL,)]
 
 
-@pytest.mark.xfail(strict=True, reason="importer: only rows that start with the request are joined")
 def test_a_row_of_a_reused_id_joins_the_request_it_overlaps(tmp_path: Path) -> None:
     run = imported(
         tmp_path,
@@ -220,7 +218,6 @@ def test_a_row_of_a_reused_id_joins_the_request_it_overlaps(tmp_path: Path) -> N
     assert query(run, "SELECT request_id FROM span WHERE op = 'load'") == [(BBBB,)]
 
 
-@pytest.mark.xfail(strict=True, reason="importer: only LMCache and hash logs name internal ids")
 def test_internal_ids_of_our_own_rows_join_the_engines_span(tmp_path: Path) -> None:
     shim = {"service.instance.id": "vllm-1/scheduler", "kvtrace.observer": "scheduler"}
     run = imported(
@@ -248,7 +245,6 @@ def test_a_trace_id_names_every_request_of_its_trace(tmp_path: Path) -> None:
     assert rows == [("cmpl-r0-0",), ("cmpl-r1-0",), ("cmpl-r2-0",)]
 
 
-@pytest.mark.xfail(strict=True, reason="importer: members keep the id they came with")
 def test_members_of_a_step_carry_the_requests_own_id(tmp_path: Path) -> None:
     arrays = {"kvtrace.step.request_ids": [EXTERNAL], "kvtrace.step.tokens": [128]}
     run = imported(
