@@ -56,7 +56,13 @@ def import_files(
         InputError: an input is missing, is nothing that kvtrace knows, or nothing at all could be read.
         RunError: the disk is full or read-only.
     """
-    if out.exists() or out.is_symlink():
+    try:
+        taken = out.exists() or out.is_symlink()
+    except OSError as error:
+        raise RunError(
+            f"{out}: cannot be reached ({error.strerror or error}); choose an --out you can write."
+        ) from error
+    if taken:
         raise RunExistsError(f"{out}: exists already; choose another --out, nothing is written over.")
     if not inputs:
         raise InputError("import: no input was named; give files or folders of traces.")

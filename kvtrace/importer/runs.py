@@ -43,6 +43,8 @@ def read_run(path: Path, staging: Staging, *, keep_content: bool) -> tuple[int, 
             )
         joined = _joined_ids(path)
         spans = others = 0
+        tables: dict[str, list[pa.Table]] = {}
+        staging.runs.append(tables)
         for table in TABLES:
             for file in table_files(path, table):
                 for batch in pq.ParquetFile(file).iter_batches(batch_size=128 * 1024):
@@ -53,7 +55,7 @@ def read_run(path: Path, staging: Staging, *, keep_content: bool) -> tuple[int, 
                         staging.add_spans([_with_kind(kept.drop_columns(list(_JOINED_ANEW)), joined)])
                         spans += found.num_rows
                     else:
-                        staging.tables.setdefault(table, []).append(found)
+                        tables.setdefault(table, []).append(found)
                         others += found.num_rows
     except (OSError, msgspec.MsgspecError, pa.ArrowException, KeyError, ValueError) as error:
         reason = " ".join(str(error).split())

@@ -32,7 +32,7 @@ class Staging:
     losses: list[Loss] = field(default_factory=list)
     content: dict[str, int] = field(default_factory=dict)
     recordings: list[dict[str, Any]] = field(default_factory=list)
-    tables: dict[str, list[pa.Table]] = field(default_factory=dict)
+    runs: list[dict[str, list[pa.Table]]] = field(default_factory=list)
     spans: int = 0
     _held: list[pa.Table] = field(default_factory=list)
     _held_rows: int = 0
@@ -71,12 +71,18 @@ class Staging:
         for path in sorted(self.folder.glob("rows-*.arrow")):
             yield feather.read_table(str(path), memory_map=False)
 
+    def given(self, table: str) -> list[list[pa.Table]]:
+        """The parts of a small table that runs gave, run by run."""
+        return [run[table] for run in self.runs if run.get(table)]
+
     def add_process(self, row: dict[str, str | None]) -> None:
         """Remember who recorded; what a later row of the same process adds is kept."""
         if row["process"] is None:
             return
         known = self.processes.setdefault(row["process"], dict.fromkeys(row))
+        roles = {role for found in (known["role"], row["role"]) for role in (found or "").split(", ") if role}
         known.update({name: value for name, value in row.items() if known.get(name) is None})
+        known["role"] = ", ".join(sorted(roles)) or None
 
     def add_identity(self, row: dict[str, Any]) -> None:
         """Remember one field of an identity, once."""

@@ -12,16 +12,17 @@ import polars as pl
 import pyarrow as pa
 
 from kvtrace import __version__, schema
+from kvtrace.importer.gathering import gathered
 from kvtrace.importer.joining import Joined, joined_rows
 from kvtrace.importer.naming import aliases
 from kvtrace.schema.layout import RUN_FILE
 from kvtrace.schema.tables import TABLES
-from kvtrace.sinks.parquet.arrow import arrow_schema, conform
+from kvtrace.sinks.parquet.arrow import arrow_schema
 from kvtrace.sinks.parquet.sorting import write_sorted
 from kvtrace.sinks.parquet.writer import write_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from kvtrace.importer.reading import InputReport
@@ -53,7 +54,7 @@ def write_run(
     }
     for table in TABLES:
         if table != "span":
-            found = _once(staging.tables.get(table, []), small.get(table, []), table)
+            found = gathered(staging.given(table), small.get(table, []), table)
             parts = (_of_run(part, run_id) for part in found if part.num_rows)
             count = write_table(folder / table / "part-000.parquet", table, parts)
             if count:
@@ -62,20 +63,6 @@ def write_run(
                 shutil.rmtree(folder / table)
     _write_meta(folder, run_id, staging, reports, rows, keep_content=keep_content, group=group)
     return rows
-
-
-def _once(given: list[pa.Table], made: Iterable[pa.Table], table: str) -> Iterator[pa.Table]:
-    """Rows of runs and those made here; where runs gave some, a row that is there twice counts once."""
-    if not given:
-        yield from (conform(part, table) for part in made)
-        return
-    whole = pa.concat_tables([conform(part, table) for part in (*given, *made)]).combine_chunks()
-    names = [
-        name for name in whole.column_names if name != "run_id" and not pa.types.is_map(whole[name].type)
-    ]
-    rows = pl.DataFrame(whole.select(names)).with_row_index("at")
-    first = rows.unique(names, keep="first", maintain_order=True)["at"].to_numpy()
-    yield whole.take(pa.array(first.astype("int64")))
 
 
 def _table(table: str, rows: list[dict[str, Any]]) -> pa.Table:

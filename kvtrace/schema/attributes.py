@@ -72,6 +72,7 @@ RESOURCE: dict[str, str] = {
     "kvtrace.observer": "observer",
     "kvtrace.rank": "rank",
     "kvtrace.device": "device",
+    "kvtrace.stream": "stream",
 }
 """Attributes that may stand on the resource and hold for all of its spans."""
 

@@ -48,7 +48,9 @@ def base_python() -> str:
 
     The pins were recorded under 3.11; `KVTRACE_ENGINE_PYTHON` names another.
     """
-    return os.environ.get("KVTRACE_ENGINE_PYTHON") or shutil.which("python3.11") or sys.executable
+    named = os.environ.get("KVTRACE_ENGINE_PYTHON") or shutil.which("python3.11") or sys.executable
+    asked = [named, "-c", "import sys; print(sys.executable)"]
+    return subprocess.run(asked, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
 
 
 def _fingerprint() -> str:

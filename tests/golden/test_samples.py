@@ -153,7 +153,6 @@ def test_a_file_cut_in_two_and_given_backwards_is_the_same(
     assert tables(run, *SAME, "alias", "request_key") == tables(sample(name), *SAME, "alias", "request_key")
 
 
-@pytest.mark.xfail(strict=True, reason="importer: the first role of a process stays")
 def test_a_process_is_the_same_in_whatever_order_its_spans_come(
     sample: Callable[[str], Run], tmp_path: Path
 ) -> None:

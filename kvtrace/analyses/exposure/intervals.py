@@ -48,9 +48,10 @@ CREATE TEMP TABLE served AS
 WITH iteration AS (
     SELECT
         s.start_ns, s.end_ns, coalesce(s.end_ns, p.last_ns, {_NEVER}) AS stop_ns, e.place, s.span_id,
-        s.members
+        -- no WHERE: a filter copies all the lists (3 s for 10 million members in place of 1 s)
+        CASE WHEN s.end_ns < s.start_ns THEN [] ELSE s.members END AS members
     FROM span s LEFT JOIN process_end p USING (process) LEFT JOIN engine_end e ON s.engine = e.engine
-    WHERE s.op = 'step' AND (s.end_ns IS NULL OR s.end_ns >= s.start_ns)
+    WHERE s.op = 'step'
 ), membership AS (
     SELECT * EXCLUDE (members), unnest(members) AS m FROM iteration
 )

@@ -44,6 +44,7 @@ def describe(found: Sequence[dict[str, str]]) -> list[dict[str, str | None]]:
             "observer": _observer(resource),
             "rank": resource.get("kvtrace.rank"),
             "device": resource.get("kvtrace.device"),
+            "stream": resource.get("kvtrace.stream"),
         }
         for resource in found
     ]

@@ -73,13 +73,11 @@ def decode(payloads: Sequence[bytes], *, keep_content: bool = False) -> batch.Sp
         return decode_with_loop(payloads, keep_content=keep_content)
     sizes = [_written_size(payload) for payload in payloads]
     sound = [payload for payload, size in zip(payloads, sizes, strict=True) if size is not None]
+    if any(size not in (None, len(payload)) for payload, size in zip(payloads, sizes, strict=True)):
+        return decode_with_loop(payloads, keep_content=keep_content)
+    noted = batch.notes(keep_content=keep_content)
+    noted.losses[loop.CORRUPT] += len(payloads) - len(sound)
     try:
-        if any(
-            size != len(payload) for payload, size in zip(payloads, sizes, strict=True) if size is not None
-        ):
-            raise _OddError
-        noted = batch.notes(keep_content=keep_content)
-        noted.losses[loop.CORRUPT] += len(payloads) - len(sound)
         return _pivot(_arrow(handler, sound), noted)
     except (_OddError, pa.ArrowException, ValueError):
         return decode_with_loop(payloads, keep_content=keep_content)

@@ -311,7 +311,6 @@ def test_without_rights_nothing_is_written_and_nothing_closed_is_read(of_nobody:
     assert at_last == "written"
 
 
-@pytest.mark.xfail(strict=True, reason="importer: PermissionError of out.exists() instead of one sentence")
 def test_an_out_below_a_closed_folder_is_what_the_sentence_names(of_nobody: list[str]) -> None:
     assert of_nobody[3].startswith("RunError 0 ")
     assert "closed/run" in of_nobody[3]

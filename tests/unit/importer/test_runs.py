@@ -141,7 +141,6 @@ def test_raw_files_and_runs_are_read_together(tmp_path: Path) -> None:
     assert tables(open_run(report.run), "span") == tables(whole, "span")
 
 
-@pytest.mark.xfail(strict=True, reason="importer: _once leaves maps out of what makes a row")
 def test_samples_that_differ_in_their_labels_alone_are_all_kept(tmp_path: Path) -> None:
     sample = {"time_ns": 5, "name": "hits", "kind": "counter", "value": 1.0}
     rows = [sample | {"labels": [("tier", "host")]}, sample | {"labels": [("tier", "disk")]}, sample]
@@ -150,7 +149,6 @@ def test_samples_that_differ_in_their_labels_alone_are_all_kept(tmp_path: Path) 
     assert query(again, "SELECT count(*) FROM metric") == [(3,)]
 
 
-@pytest.mark.xfail(strict=True, reason="importer: _once drops rows within one run")
 def test_losses_of_a_run_that_look_alike_are_all_counted(tmp_path: Path) -> None:
     lost = {"source": "otlp.binpb", "cause": "undecodable", "count": 1, "detail": "torn"}
     run = write_run(tmp_path / "lossy", loss=[lost, lost])
@@ -164,7 +162,6 @@ def test_a_run_given_twice_is_there_once(tmp_path: Path) -> None:
     assert tables(twice, *names) == tables(first, *names)
 
 
-@pytest.mark.xfail(strict=True, reason="importer: a row an input")
 def test_a_process_of_two_inputs_is_one_row(tmp_path: Path) -> None:
     first = imported(tmp_path, [llm_request("cmpl-a-0", 10, 50)])
     both = imported(tmp_path, first.path, [llm_request("cmpl-b-0", 60, 100)])
