@@ -73,21 +73,24 @@ def _wins_with(layer: int, active: Ints, won: Winners) -> layers.Bools:
     """Segments that an interval of this layer, where it is active, is a winner of."""
     winner = won.winner
     serving = (active & 1) == 1
+    wins: layers.Bools
     if layer >= FIRST_HOP:
-        return (winner == LOAD) & (won.hop == layer - FIRST_HOP)
-    if layers.NAMED <= layer < layers.OTHERS:
+        wins = (winner == LOAD) & (won.hop == layer - FIRST_HOP)
+    elif layers.NAMED <= layer < layers.OTHERS:
         known = layer < layers.OTHERS - 1  # the last reason is the unknown one, which is no class
-        return (winner == layers.WAIT + layer - layers.NAMED) & known
-    if layers.OTHERS <= layer < layers.QUEUE_CAPACITY:
+        wins = (winner == layers.WAIT + layer - layers.NAMED) & known
+    elif layers.OTHERS <= layer < layers.QUEUE_CAPACITY:
         nobody = layer >= layers.NOBODY
         reason = (layer - layers.OTHERS) % 5
         shared = (winner == layers.WAIT + reason) & serving & (reason < 4)
-        return shared | ((winner == layers.INTERFERENCE) & ~(serving & nobody))
-    return np.isin(winner, [number for number, own in _OWNING.items() if layer in own])
+        wins = shared | ((winner == layers.INTERFERENCE) & ~(serving & nobody))
+    else:
+        wins = np.isin(winner, [number for number, own in _OWNING.items() if layer in own])
+    return wins
 
 
 def _spans(parts: list[Pieces], cuts: Segments, won: Winners, block: Requests) -> tuple[Ids, layers.Bools]:
-    """Span of every segment: the earliest started of the winning ones (ties: the smaller id), if it has one."""
+    """Span of every segment, if it has one: the earliest started of the winners (ties: the smaller id)."""
     key = cuts.request * width(block) + (cuts.s - block.start[cuts.request])
     started = np.zeros(key.size, np.int64)
     span = np.full(key.size, NO_SPAN, np.uint64)
@@ -99,7 +102,8 @@ def _spans(parts: list[Pieces], cuts: Segments, won: Winners, block: Requests) -
         earlier = piece.started[own] < started[at]
         same = (piece.started[own] == started[at]) & (piece.span[own] < span[at])
         take = ~found[at] | earlier | same
-        started[at[take]], span[at[take]], found[at[take]] = piece.started[own][take], piece.span[own][take], True
+        at, own = at[take], own[take]
+        started[at], span[at], found[at] = piece.started[own], piece.span[own], True
     return span, span != NO_SPAN
 
 
@@ -116,15 +120,17 @@ def _paths(block: Requests, intervals: Intervals, window: Window) -> pl.DataFram
     begin = np.flatnonzero(change)
     end = np.append(begin[1:], cuts.s.size) - 1 if cuts.s.size else begin
     hop = [layers.hop_name(int(number)) if number >= 0 else None for number in won.hop[begin]]
-    frame = pl.DataFrame({
-        "number": cuts.request[begin] + block.first,
-        "start_ns": cuts.s[begin],
-        "end_ns": cuts.e[end],
-        "class": pl.Series(CLASSES).gather(won.winner[begin]),
-        "hop": pl.Series(hop, dtype=pl.String),
-        "span_id": pl.Series(span[begin]),
-        "known": known[begin],
-    })
+    frame = pl.DataFrame(
+        {
+            "number": cuts.request[begin] + block.first,
+            "start_ns": cuts.s[begin],
+            "end_ns": cuts.e[end],
+            "class": pl.Series(CLASSES).gather(won.winner[begin]),
+            "hop": pl.Series(hop, dtype=pl.String),
+            "span_id": pl.Series(span[begin]),
+            "known": known[begin],
+        }
+    )
     return frame.with_columns(
         pl.lit(window.name).alias("window"),
         pl.when("known").then("span_id"),

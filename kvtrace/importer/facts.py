@@ -166,7 +166,7 @@ def _select(rows: pa.Table, mask: npt.NDArray[np.bool_], first: int, *names: str
         if name == "row":
             columns[name] = pl.Series(at + first)
         elif name == "origin":
-            columns[name] = pl.Series(origins(rows.take(taken)))
+            columns[name] = pl.Series(origins(rows.select(_present(rows, _ORIGIN)).take(taken)))
         elif name in rows.column_names:
             values = rows[name].take(taken)
             columns[name] = pl.Series(
@@ -192,6 +192,13 @@ def _hashes(rows: pa.Table) -> npt.NDArray[np.uint64]:
     known = (trace.is_not_null() & span.is_not_null()).to_numpy()
     mixed = trace.hash().to_numpy() ^ (span.fill_null(0).to_numpy() * _SPREAD)
     return np.where(known, mixed | np.uint64(1), np.uint64(0))
+
+
+_ORIGIN = ("start_ns", "evidence", "span_id", "parent_span_id")
+
+
+def _present(rows: pa.Table, names: tuple[str, ...]) -> list[str]:
+    return [name for name in names if name in rows.column_names]
 
 
 def origins(rows: pa.Table) -> npt.NDArray[np.uint64]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kvtrace.importer.facts import holds, origins
 from kvtrace.importer.naming import Names, by_overlap, known_meaning
@@ -33,7 +34,8 @@ def renamed(chunk: pa.Table, names: Names) -> tuple[pa.Table, int]:
 
 def _meant(chunk: pa.Table, at: npt.NDArray[np.int64], names: Names) -> tuple[pl.Series, int]:
     """The request that each of some rows means."""
-    taken = chunk.take(pa.array(at))
+    wanted = ("request_id", "start_ns", "end_ns", "span_id", "parent_span_id", "op", "evidence")
+    taken = chunk.select([name for name in wanted if name in chunk.column_names]).take(pa.array(at))
     rows = pl.DataFrame(
         {
             "alias": pl.Series(taken["request_id"]),
@@ -54,10 +56,11 @@ def _meant(chunk: pa.Table, at: npt.NDArray[np.int64], names: Names) -> tuple[pl
 
 def _with_ids(chunk: pa.Table, at: npt.NDArray[np.int64], meant: pl.Series) -> pa.Table:
     """Replace the request ids of some rows."""
-    index = np.arange(chunk.num_rows)
-    index[at] = chunk.num_rows + np.arange(at.size)
-    both = pa.concat_arrays([chunk["request_id"].combine_chunks(), meant.to_arrow().cast(pa.string())])
-    return chunk.set_column(chunk.column_names.index("request_id"), "request_id", both.take(pa.array(index)))
+    mask = np.zeros(chunk.num_rows, bool)
+    mask[at] = True
+    ids = chunk["request_id"].combine_chunks()
+    new = pc.replace_with_mask(ids, pa.array(mask), meant.to_arrow().cast(pa.string()))
+    return chunk.set_column(chunk.column_names.index("request_id"), "request_id", new)
 
 
 def _members(lists: pa.ListArray, names: Names) -> pa.ListArray:

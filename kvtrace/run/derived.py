@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import tempfile
+import uuid
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvtrace.schema.layout import DERIVED
+from kvtrace.schema.layout import DERIVED, PARTIAL
 from kvtrace.schema.tables import TABLES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kvtrace.run.opening import Run
 
 
@@ -24,8 +29,8 @@ def files_hash(run: Run, *depends_on: str) -> str:
     digest = hashlib.sha256()
     for table in TABLES:
         for file in run.files(table):
-            stat = file.stat()
-            digest.update(f"{file.relative_to(run.path)}|{stat.st_size}|{stat.st_mtime_ns}\n".encode())
+            found = file.stat()
+            digest.update(f"{file.relative_to(run.path)}|{found.st_size}|{found.st_mtime_ns}\n".encode())
     for part in depends_on:
         digest.update(f"{part}\n".encode())
     return digest.hexdigest()[:20]
@@ -36,11 +41,37 @@ def derived_folder(run: Run) -> Path:
     own = run.path / DERIVED
     try:
         own.mkdir(mode=0o700, exist_ok=True)
-        probe = own / f".probe-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=own):
+            return own
     except OSError:
         name = hashlib.sha256(str(run.path).encode()).hexdigest()[:20]
-        own = Path(tempfile.gettempdir()) / f"kvtrace-{os.getuid()}" / name
-        own.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return own
+        other = _private(Path(tempfile.gettempdir()) / f"kvtrace-{os.getuid()}") / name
+        other.mkdir(mode=0o700, exist_ok=True)
+        return other
+
+
+@contextmanager
+def published(target: Path) -> Iterator[Path]:
+    """A path of this writer alone, which becomes `target` when nothing was raised.
+
+    Any number of processes and threads may compute the same result at once: the last to finish wins, and
+    nobody ever reads half a file.
+    """
+    partial = target.with_name(f"{target.name}.{uuid.uuid4().hex[:12]}{PARTIAL}")
+    try:
+        yield partial
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _private(folder: Path) -> Path:
+    """The folder, which must be ours: its name can be guessed, and somebody else may have made it."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
+            return folder
+    except OSError:
+        pass
+    return Path(tempfile.mkdtemp(prefix="kvtrace-"))

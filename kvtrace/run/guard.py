@@ -65,6 +65,7 @@ def guarded(run: Path, query: str, params: Mapping[str, object]) -> pl.DataFrame
     timer = threading.Timer(TIME_LIMIT_SECONDS, stop)
     timer.daemon = True
     try:
+        query.encode()
         statements = connection.extract_statements(query)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise QueryError("sql: takes exactly one SELECT statement; nothing was run.")
@@ -76,6 +77,8 @@ def guarded(run: Path, query: str, params: Mapping[str, object]) -> pl.DataFrame
         if "Out of Memory Error" in str(error):
             raise QueryError(f"sql: needs more memory than {MEMORY_LIMIT}; ask for less.") from None
         raise QueryError(f"sql: {_sentence(str(error))}") from error
+    except UnicodeEncodeError:  # an argument of the command line that is no UTF-8
+        raise QueryError("sql: is not UTF-8 text; nothing was run.") from None
     finally:
         timer.cancel()
         connection.close()
@@ -88,9 +91,8 @@ def _frame(relation: duckdb.DuckDBPyRelation) -> pl.DataFrame:
 
     for name, kind in zip(relation.columns, relation.types, strict=True):
         if found := _foreign(kind):
-            raise QueryError(
-                f"sql: column {name} has type {found}, which no data frame holds; cast it, as in {name}::VARCHAR."
-            )
+            way_out = f"cast it, as in {name}::VARCHAR"
+            raise QueryError(f"sql: column {name} has type {found}, which no data frame holds; {way_out}.")
     reader = relation.to_arrow_reader(_BATCH_ROWS)
     batches: list[pa.RecordBatch] = []
     size = 0
@@ -98,9 +100,8 @@ def _frame(relation: duckdb.DuckDBPyRelation) -> pl.DataFrame:
         batches.append(batch)
         size += batch.nbytes
         if size > ANSWER_LIMIT_BYTES:
-            raise QueryError(
-                f"sql: the answer is larger than {ANSWER_LIMIT_BYTES:,} bytes; aggregate, filter or add a LIMIT."
-            )
+            way_out = "aggregate, filter or add a LIMIT"
+            raise QueryError(f"sql: the answer is larger than {ANSWER_LIMIT_BYTES:,} bytes; {way_out}.")
     names: list[str] = []
     for name in reader.schema.names:  # SELECT 1 AS a, 2 AS a
         again, number = name, 1

@@ -73,7 +73,7 @@ def open_run(path: str | Path) -> Run:
     except (OSError, msgspec.MsgspecError) as error:
         raise RunError(f"{file}: cannot be read ({error}). Import the raw files again.") from error
     version = meta.get("schema_version")
-    if not isinstance(version, int) or version < 1:
+    if not isinstance(version, int) or version is True or version < 1:
         raise RunError(f"{file}: says no schema version; it was not written by kvtrace.")
     if version > schema.VERSION:
         raise RunError(

@@ -23,17 +23,18 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
-
 from kvtrace import schema
 from kvtrace.run import open_run
 from kvtrace.sinks.parquet.arrow import MEMBER_TYPE, arrow_schema
 from kvtrace.sinks.parquet.writer import write_table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ENGINES = 4
 STEP_NS = 25_000_000
@@ -114,7 +115,8 @@ def _steps(folder: Path, engine: str, arrival: Ints, first_span: int) -> None:
         "computed_before": pa.array(np.arange(request.size) % 8192),
     }
     members = pa.ListArray.from_arrays(
-        pa.array(ends.astype(np.int32)), pa.StructArray.from_arrays(list(fields.values()), fields=list(MEMBER_TYPE))
+        pa.array(ends.astype(np.int32)),
+        pa.StructArray.from_arrays(list(fields.values()), fields=list(MEMBER_TYPE)),
     )
     start = (np.arange(size) + origin) * STEP_NS
     base: dict[str, Any] = {"run_id": "bench", "engine": engine, "evidence": "shim", "outcome": "ok"}
@@ -180,7 +182,8 @@ def pandas_cost(folder: Path, sample: int) -> tuple[float, int]:
     rows = open_run(folder).connection().sql(
         """
         WITH picked AS (SELECT request_id FROM request ORDER BY hash(request_id) LIMIT $sample)
-        SELECT request_id, op, start_ns, end_ns FROM member SEMI JOIN picked USING (request_id) WHERE op = 'step'
+        SELECT request_id, op, start_ns, end_ns FROM member SEMI JOIN picked USING (request_id)
+        WHERE op = 'step'
         UNION ALL
         SELECT request_id, op, start_ns, end_ns FROM span SEMI JOIN picked USING (request_id)
         WHERE op IN ('load', 'store', 'lookup')
@@ -211,14 +214,16 @@ def measured(folder: Path) -> dict[str, float]:
     shutil.rmtree(folder / ".derived", ignore_errors=True)
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench.exposure", "--child", str(folder)],
-        check=True, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.getcwd()},
+        check=True, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(Path.cwd())},
     )  # fmt: skip
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--intervals", type=int, default=10_000_000)
     parser.add_argument("--sample", type=int, default=2_000, help="requests of the pandas script")
     parser.add_argument("--folder", type=Path, help="keep the run here, or use the one that is there")
@@ -236,7 +241,8 @@ def main() -> None:
         cpu, rows = pandas_cost(folder, options.sample)
     ours, theirs = found["cpu_s"] / intervals, cpu / rows
     print(f"intervals          {intervals:,}")
-    print(f"exposure           {found['wall_s']:.1f} s wall, {found['cpu_s']:.1f} s CPU, {ours * 1e6:.2f} us CPU an interval")
+    spent = f"{found['wall_s']:.1f} s wall, {found['cpu_s']:.1f} s CPU"
+    print(f"exposure           {spent}, {ours * 1e6:.2f} us CPU an interval")
     print(f"peak memory        {found['peak_bytes'] / 2**30:.2f} GiB")
     print(f"pandas             {cpu:.1f} s CPU for {rows:,} intervals, {theirs * 1e6:.2f} us an interval")
     print(f"ratio              {theirs / ours:.1f}x an interval and CPU second")

@@ -9,13 +9,15 @@ A loss of an unknown process would reach all of them: it is left out here (see t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
-
 from tests.property.drawn import Run, runs
-from tests.property.drawn_rows import Row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tests.property.drawn_rows import Row
 
 _NAMES = ("engine", "process", "request_id", "transfer_id")
 _IDS = 1000

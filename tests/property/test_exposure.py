@@ -16,7 +16,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from kvtrace.analyses.critical_path import critical_path
 from kvtrace.analyses.exposure import COLUMNS, exposure
-
 from tests.property import drawn
 from tests.property.drawn_worlds import apart, packed, unpacked, worlds
 from tests.property.oracle import critical_path_by_ticks, exposure_by_ticks
@@ -76,7 +75,9 @@ def test_the_partition_is_what_stepping_through_every_tick_gives(run: drawn.Run)
 def test_so_it_is_for_many_runs_at_once(every: list[drawn.Run]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         rows, path = answers(packed(every), Path(folder) / "run")
-    for run, mine, segments in zip(every, unpacked(rows, len(every)), unpacked(path, len(every)), strict=True):
+    for run, mine, segments in zip(
+        every, unpacked(rows, len(every)), unpacked(path, len(every)), strict=True
+    ):
         same(apart(run), mine, segments)
 
 

@@ -1,10 +1,10 @@
 """The question `exposure`, and the partition of a request's time that other questions build on.
 
-    layers.py      bits: what can be going on, and what class it makes
-    intervals.py   SQL: requests, their windows and their intervals
-    sweep.py       intervals -> segments in which nothing changes
-    totals.py      segments -> rows; work.py the plain sums beside them
-    cache.py       block by block over a whole run, kept under RUN/.derived
+layers.py      bits: what can be going on, and what class it makes
+intervals.py   SQL: requests, their windows and their intervals
+sweep.py       intervals -> segments in which nothing changes
+totals.py      segments -> rows; work.py the plain sums beside them
+cache.py       block by block over a whole run, kept under RUN/.derived
 """
 
 from __future__ import annotations

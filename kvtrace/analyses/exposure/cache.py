@@ -6,10 +6,8 @@ that overlap them) reach a limit, or until the axis of the sweep is full.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+import uuid
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -20,14 +18,27 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kvtrace.analyses.exposure import intervals as queries
-from kvtrace.analyses.exposure.layers import Bools, Ints
-from kvtrace.analyses.exposure.sweep import MOST_CELLS, NO_SPAN, Intervals, Requests, Segments, Waits, pieces, segments, width
+from kvtrace.analyses.exposure.sweep import (
+    MOST_CELLS,
+    NO_SPAN,
+    Intervals,
+    Requests,
+    Segments,
+    Waits,
+    pieces,
+    segments,
+    width,
+)
 from kvtrace.analyses.exposure.totals import Window, amounts, block_rows
 from kvtrace.analyses.exposure.work import Work
-from kvtrace.run.derived import derived_folder, files_hash
+from kvtrace.run.derived import derived_folder, files_hash, published
 from kvtrace.run.nouns import create_views
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kvtrace.analyses.exposure.layers import Bools, Ints
     from kvtrace.run import Run
 
 ALGORITHM = "1"
@@ -67,8 +78,10 @@ def _numbers(column: pl.Series) -> Ints:
 
 def prepare(run: Run, only: tuple[str, ...] = ()) -> Prepared:
     """Read requests (`only` these, or all) and waits of a run; intervals are streamed later."""
-    scratch = derived_folder(run) / f"spill-{os.getpid()}"
-    connection = duckdb.connect(":memory:", config={"memory_limit": MEMORY_LIMIT, "temp_directory": str(scratch)})
+    scratch = derived_folder(run) / f"spill-{uuid.uuid4().hex[:12]}"
+    connection = duckdb.connect(
+        ":memory:", config={"memory_limit": MEMORY_LIMIT, "temp_directory": str(scratch)}
+    )
     create_views(connection, run.path)
     queries.prepare(connection, only)
     table = pl.DataFrame(queries.requests(connection))
@@ -92,7 +105,8 @@ def _waits(waits: pl.DataFrame, table: pl.DataFrame) -> Waits:
         .select(pair=pl.col("wait").cast(pl.Int64) * size + pl.col("number"))
     )  # fmt: skip
     return Waits(
-        _numbers(waits["engine_number"]), _numbers(waits["s"]), _numbers(waits["e"]), waits["is_open"].to_numpy(),
+        _numbers(waits["engine_number"]), _numbers(waits["s"]), _numbers(waits["e"]),
+        waits["is_open"].to_numpy(),
         _numbers(waits["reason"]), waits["names"].is_null().to_numpy(),
         waits["span_id"].fill_null(NO_SPAN).to_numpy(),
         np.unique(named["pair"].to_numpy()), size,
@@ -160,7 +174,9 @@ def rows_of(prepared: Prepared) -> Iterator[pl.DataFrame]:
     for part, found in blocks(prepared, owners=False):
         cuts, windows = swept(part, found), prepared.windows(part)
         work, every = Work(found, cuts, part), amounts(cuts, windows)
-        rows = block_rows(every, work, part, windows).join(ids.slice(part.first, part.start.size), on="number", maintain_order="left")
+        rows = block_rows(every, work, part, windows).join(
+            ids.slice(part.first, part.start.size), on="number", maintain_order="left"
+        )
         yield rows.sort("number", maintain_order=True).with_columns(censored=censored)
 
 
@@ -170,18 +186,13 @@ def partition(run: Run) -> Path:
     Computed once for the run's files as they are; kept in RUN/.derived, or in a temporary folder when the
     run cannot be written.
     """
-    from kvtrace.analyses.exposure import COLUMNS  # noqa: PLC0415 - the question names its columns
+    from kvtrace.analyses.exposure import COLUMNS  # which imports this
 
     target = derived_folder(run) / f"exposure-{files_hash(run, ALGORITHM)}.parquet"
     if target.exists():
         return target
-    partial = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     schema = pl.DataFrame(schema=COLUMNS).to_arrow().schema
-    try:
-        with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
-            for rows in rows_of(prepare(run)):
-                writer.write_table(rows.select(list(COLUMNS)).to_arrow().cast(schema))
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with published(target) as partial, pq.ParquetWriter(partial, schema, compression="zstd") as writer:
+        for rows in rows_of(prepare(run)):
+            writer.write_table(rows.select(list(COLUMNS)).to_arrow().cast(schema))
     return target

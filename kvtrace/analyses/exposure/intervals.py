@@ -1,9 +1,9 @@
 """What the sweep needs, in plain SQL over the nouns: requests with their windows, and their intervals.
 
-    requests    one row a request: number, arrival, first token, end, censored, bound per window
-    intervals   one row a (request, layer, interval), sorted by request; open ones end at the last record
-                of their process, or at the window's end when the process is not known
-    waits       the waits of every engine, and whom they name
+requests    one row a request: number, arrival, first token, end, censored, bound per window
+intervals   one row a (request, layer, interval), sorted by request; open ones end at the last record
+            of their process, or at the window's end when the process is not known
+waits       the waits of every engine, and whom they name
 """
 
 from __future__ import annotations
@@ -64,12 +64,14 @@ CREATE TEMP TABLE stepped AS
 WITH placed AS (
     SELECT number, place, min(start_ns) AS began FROM served WHERE place IS NOT NULL GROUP BY number, place
 ), engines AS (
-    SELECT number, struct_extract(min({{'began': began, 'place': place}}), 'place') AS place FROM placed GROUP BY number
+    SELECT number, struct_extract(min({{'began': began, 'place': place}}), 'place') AS place
+    FROM placed GROUP BY number
 ), outputs AS (
-    SELECT number, struct_extract(min({{'began': start_ns, 'ended': stop_ns}}), 'ended') AS token_ns FROM served WHERE is_output
-    GROUP BY number
+    SELECT number, struct_extract(min({{'began': start_ns, 'ended': stop_ns}}), 'ended') AS token_ns
+    FROM served WHERE is_output GROUP BY number
 )
-SELECT number, engine, token_ns FROM engines FULL JOIN outputs USING (number) LEFT JOIN engine_end USING (place);
+SELECT number, engine, token_ns
+FROM engines FULL JOIN outputs USING (number) LEFT JOIN engine_end USING (place);
 CREATE TEMP TABLE asked AS
 WITH own AS (
     SELECT start_ns, engine, request_id, members FROM span
@@ -77,7 +79,8 @@ WITH own AS (
       AND (end_ns IS NULL OR end_ns >= start_ns)
 ), named AS (
     SELECT start_ns, engine, request_id FROM own
-    UNION ALL SELECT start_ns, engine, unnest(list_transform(members, lambda m: m.request_id)) FROM own
+    UNION ALL
+    SELECT start_ns, engine, unnest(list_transform(members, lambda m: m.request_id)) FROM own
 )
 SELECT number, struct_extract(min({{'began': n.start_ns, 'engine': n.engine}}), 'engine') AS engine
 FROM named n JOIN arrived USING (request_id) GROUP BY number;
@@ -92,7 +95,8 @@ WITH scheduler AS (
 SELECT e.engine, coalesce(l.from_ns, -1) AS from_ns, coalesce(l.to_ns, 9223372036854775807) AS to_ns
 FROM loss l, engine_end e
 WHERE l.cause IS DISTINCT FROM 'duplicate' AND (l.op IS NULL OR l.op IN ('step', 'queue', 'wait'))
-  AND (l.process IS NULL OR EXISTS (SELECT 1 FROM scheduler s WHERE s.engine = e.engine AND s.process = l.process));
+  AND (l.process IS NULL OR EXISTS (
+      SELECT 1 FROM scheduler s WHERE s.engine = e.engine AND s.process = l.process));
 """
 
 _REQUESTS = """
@@ -109,13 +113,14 @@ WITH named AS (
         n.number, n.request_id, n.engine, n.is_member, n.start_ns,
         CASE WHEN n.token_ns >= n.start_ns THEN n.token_ns END AS token_ns,
         n.end_ns IS NULL AS unfinished,
-        coalesce(n.end_ns, e.last_ns, n.start_ns) AS stop_ns
+        greatest(n.start_ns, coalesce(n.end_ns, e.last_ns)) AS stop_ns
     FROM named n LEFT JOIN engine_end e ON n.engine = e.engine
 ), bounded AS (
     SELECT
         *,
         is_member OR (token_ns IS NULL AND engine IN (
-            SELECT engine FROM span WHERE op = 'step' AND (end_ns IS NULL OR end_ns >= start_ns))) AS seen_stepping
+            SELECT engine FROM span WHERE op = 'step' AND (end_ns IS NULL OR end_ns >= start_ns)
+        )) AS seen_stepping
     FROM ended
 )
 SELECT
@@ -160,7 +165,9 @@ SELECT request_id, start_ns AS s, stop_ns AS e, is_open, start_ns AS started, sp
     CASE op
         WHEN 'load' THEN {layers.FIRST_HOP} + {len(TIERS)} * (list_position($tiers, tier_from) - 1)
              + list_position($tiers, tier_to) - 1
-        WHEN 'store' THEN {layers.STORE} WHEN 'lookup' THEN {layers.LOOKUP} WHEN 'lock_wait' THEN {layers.LOCK}
+        WHEN 'store' THEN {layers.STORE}
+        WHEN 'lookup' THEN {layers.LOOKUP}
+        WHEN 'lock_wait' THEN {layers.LOCK}
         ELSE CASE WHEN reason = 'capacity' THEN {layers.QUEUE_CAPACITY}
                   WHEN reason IN ('remote_kv', 'lookup') THEN {layers.QUEUE_TRANSFER}
                   ELSE {layers.QUEUE_OTHER} END
@@ -170,7 +177,7 @@ UNION ALL
 SELECT request_id, coalesce(submit_ns, start_ns), coalesce(usable_ns, stop_ns), is_open AND usable_ns IS NULL,
     coalesce(submit_ns, start_ns), span_id, {layers.LOAD_WAIT}
 FROM ended WHERE op = 'load';
-"""
+"""  # noqa: S608 - constants of this module
 
 _INTERVALS = f"""
 SELECT number, {layers.SERVING}::TINYINT AS layer, is_open, start_ns AS s, stop_ns AS e$started

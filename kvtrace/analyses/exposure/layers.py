@@ -94,8 +94,10 @@ def classes_of(layers: Ints, context: Ints) -> Ints:
 
 
 def stalled(layers: Ints) -> Bools:
-    """Instants of a measured stall: a wait names the request, or its step is inside one, or it is queued
-    for a transfer or a lookup."""
+    """Instants of a measured stall.
+
+    A wait names the request, or its step is inside one, or it is queued for a transfer or a lookup.
+    """
     serving = (layers & 1).astype(bool)
     inside = serving & ((layers & ANY_WAIT) != 0)
     found: Bools = inside | ((layers & ANY_NAMED) != 0) | (((layers >> QUEUE_TRANSFER) & 1) != 0)

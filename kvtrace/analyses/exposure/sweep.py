@@ -159,7 +159,9 @@ class Segments:
 
     def where(self, mask: Bools) -> Segments:
         """The segments for which the mask holds."""
-        return Segments(*(getattr(self, name)[mask] for name in ("request", "s", "e", "layers", "open_layers")))
+        return Segments(
+            *(getattr(self, name)[mask] for name in ("request", "s", "e", "layers", "open_layers"))
+        )
 
 
 def width(block: Requests) -> int:

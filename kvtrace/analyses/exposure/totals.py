@@ -9,7 +9,17 @@ import numpy as np
 import polars as pl
 
 from kvtrace.analyses.exposure import layers
-from kvtrace.analyses.exposure.layers import CLASSES, FIRST_HOP, HIDDEN_COLUMNS, HIDING, HOPS, LOAD, Bools, Ints, Small
+from kvtrace.analyses.exposure.layers import (
+    CLASSES,
+    FIRST_HOP,
+    HIDDEN_COLUMNS,
+    HIDING,
+    HOPS,
+    LOAD,
+    Bools,
+    Ints,
+    Small,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -87,7 +97,7 @@ def amounts(segments: Segments, windows: Sequence[Window]) -> Amounts:
         sums = np.zeros(found.size, np.int64)
         np.add.at(sums, place, segments.e - segments.s)
     active, opened, within = (kinds[name].to_numpy()[found % kinds.height] for name in kinds.columns)
-    return Amounts(found // kinds.height, active, opened, sums, within)
+    return Amounts(found // kinds.height, active, opened, sums, within.astype(np.int64))
 
 
 def _kinds(active: Ints, opened: Ints, inside: Small) -> tuple[pl.DataFrame, Ints]:
@@ -99,15 +109,18 @@ def _kinds(active: Ints, opened: Ints, inside: Small) -> tuple[pl.DataFrame, Int
     slot = ((mixed * _SPREAD) >> 47) & (_SLOTS - 1)
     first = np.full(_SLOTS, -1)
     first[slot] = np.arange(slot.size)
-    like, columns = first[slot], {"active": active, "opened": opened, "inside": inside}
-    if all(np.array_equal(column[like], column) for column in columns.values()):
+    like = first[slot]
+    if (active[like] == active).all() and (opened[like] == opened).all() and (inside[like] == inside).all():
         taken = np.flatnonzero(first >= 0)
         place = np.zeros(_SLOTS, np.int64)
         place[taken] = np.arange(taken.size)
-        return pl.DataFrame({name: column[first[taken]] for name, column in columns.items()}), place[slot]
-    every = pl.DataFrame(columns)
+        one = first[taken]
+        return pl.DataFrame({"active": active[one], "opened": opened[one], "inside": inside[one]}), place[
+            slot
+        ]
+    every = pl.DataFrame({"active": active, "opened": opened, "inside": inside})
     kinds = every.unique()
-    kind = every.join(kinds.with_row_index("kind"), on=list(columns), maintain_order="left")["kind"]
+    kind = every.join(kinds.with_row_index("kind"), on=every.columns, maintain_order="left")["kind"]
     return kinds, kind.cast(pl.Int64).to_numpy()
 
 
@@ -121,8 +134,9 @@ class Winners:
 
 
 def bottlenecks(request: Ints, active: Ints, length: Ints, requests: int) -> Ints:
-    """Which hop each copying part belongs to: of those copying, the one with the largest union in the
-    window; -1 where none copies.
+    """Which hop each copying part belongs to; -1 where none copies.
+
+    Of those copying, it is the one with the largest union in the window.
     """
     winner = np.full(active.size, -1, np.int64)
     present = sorted(hops_in(active), key=layers.hop_order)
@@ -208,8 +222,10 @@ def _window(
             at = np.flatnonzero(parts.any(axis=0))
             worked = work.of(number, hop, window.begin, window.end)
             work_ns = np.full(at.size, -1) if worked is None else worked[at]
-            codes = (np.full(at.size, code) for code in (place, number, hop))
-            yield _Found(at, *codes, parts[:, at], work_ns, open_ns[at], agreed[at], window.exact[at])
+            yield _Found(
+                at, np.full(at.size, place), np.full(at.size, number), np.full(at.size, hop), parts[:, at],
+                work_ns, open_ns[at], agreed[at], window.exact[at],
+            )  # fmt: skip
 
 
 def _agreement(part: Amounts, decided: Winners, size: int) -> Ints:
@@ -231,19 +247,21 @@ def _frame(found: list[_Found], block: Requests, windows: list[str]) -> list[pl.
 
     parts = np.concatenate([one.parts for one in found], axis=1)
     hops = pl.Series([*(layers.hop_name(hop) for hop in range(HOPS)), None])
-    frame = pl.DataFrame({
-        "number": whole("at") + block.first,
-        "window": pl.Series(windows).gather(whole("window")),
-        "class": pl.Series(CLASSES).gather(whole("number")),
-        "hop": hops.gather(whole("hop") % (HOPS + 1)),
-        "exposed_ns": parts[0],
-        "total_ns": parts.sum(axis=0),
-        **{column: parts[row + 1] for row, column in enumerate(HIDDEN_COLUMNS)},
-        "work_ns": whole("work_ns"),
-        "open_ns": whole("open_ns"),
-        "bound": pl.Series(["upper", "exact"]).gather(whole("exact").astype(np.int64)),
-        "agreement": whole("agreement"),
-    })
+    frame = pl.DataFrame(
+        {
+            "number": whole("at") + block.first,
+            "window": pl.Series(windows).gather(whole("window")),
+            "class": pl.Series(CLASSES).gather(whole("number")),
+            "hop": hops.gather(whole("hop") % (HOPS + 1)),
+            "exposed_ns": parts[0],
+            "total_ns": parts.sum(axis=0),
+            **{column: parts[row + 1] for row, column in enumerate(HIDDEN_COLUMNS)},
+            "work_ns": whole("work_ns"),
+            "open_ns": whole("open_ns"),
+            "bound": pl.Series(["upper", "exact"]).gather(whole("exact").astype(np.int64)),
+            "agreement": whole("agreement"),
+        }
+    )
     known = pl.col("bound") == "exact"
     nulled = pl.when(known).then(pl.col(HIDDEN_COLUMNS[0], "agreement"))
     return [frame.with_columns(nulled, pl.when(pl.col("work_ns") >= 0).then("work_ns"))]

@@ -35,7 +35,9 @@ class Work:
         rest = np.flatnonzero(intervals.layer != SERVING)  # compute has no work, and is nearly all there is
         layer = intervals.layer[rest]
         self._request, self._s, self._e = intervals.request[rest], intervals.s[rest], intervals.e[rest]
-        self._rows = {int(number): np.flatnonzero(layer == number) for number in np.flatnonzero(np.bincount(layer))}
+        self._rows = {
+            int(number): np.flatnonzero(layer == number) for number in np.flatnonzero(np.bincount(layer))
+        }
 
     def of(self, number: int, hop: int, begin: Ints, end: Ints) -> Ints | None:
         """Work of a class (or hop) per request inside [begin, end), ns; None where work has no meaning."""

@@ -104,17 +104,13 @@ class _Parts:
 
 
 def _buckets(chunk: pa.Table) -> npt.NDArray[np.uint8]:
-    """Bucket of every row, NO_BUCKET without a request. Little-endian: the first byte decides."""
+    """Bucket of every row, NO_BUCKET without a request."""
     if "request_id" not in chunk.column_names:
         return np.full(chunk.num_rows, NO_BUCKET, np.uint8)
     ids = chunk["request_id"].combine_chunks()
     ids = ids if pa.types.is_dictionary(ids.type) else ids.dictionary_encode()
-    own = [
-        hashlib.md5(name.encode(), usedforsecurity=False).digest()[0] % BUCKETS
-        for name in ids.dictionary.to_pylist()
-    ]
-    codes = ids.indices.fill_null(len(own)).to_numpy(zero_copy_only=False)
-    return np.array([*own, NO_BUCKET], np.uint8)[codes]
+    codes = ids.indices.fill_null(len(ids.dictionary)).to_numpy(zero_copy_only=False)
+    return np.append(_buckets_of(ids.dictionary), np.uint8(NO_BUCKET))[codes]
 
 
 def _with_bucket(chunk: pa.Table, bucket: npt.NDArray[np.uint8]) -> pa.Table:
@@ -129,13 +125,26 @@ def _sorted(table: pa.Table) -> pa.Table:
     if "request_id" in table.column_names:
         ids = table["request_id"].combine_chunks()
         ids = ids if pa.types.is_dictionary(ids.type) else ids.dictionary_encode()
-        rank = np.empty(len(ids.dictionary) + 1, np.int64)
-        rank[pc.sort_indices(ids.dictionary).to_numpy()] = np.arange(len(ids.dictionary))
-        rank[-1] = -1
-        keys.append(rank[ids.indices.fill_null(len(ids.dictionary)).to_numpy(zero_copy_only=False)])
-    if "bucket" in table.column_names:
-        keys.append(table["bucket"].to_numpy())
+        codes = ids.indices.fill_null(len(ids.dictionary)).to_numpy(zero_copy_only=False)
+        keys.append(_ranks(ids.dictionary)[codes])
     return table.take(pa.array(np.lexsort(keys))) if keys else table
+
+
+def _ranks(ids: pa.Array) -> npt.NDArray[np.int64]:
+    """Place of every request id by bucket, then name; the last place is that of no request."""
+    name = np.empty(len(ids), np.int64)
+    name[pc.sort_indices(ids).to_numpy()] = np.arange(len(ids))
+    rank = np.full(len(ids) + 1, len(ids), np.int64)
+    rank[np.lexsort((name, _buckets_of(ids)))] = np.arange(len(ids))
+    return rank
+
+
+def _buckets_of(ids: pa.Array) -> npt.NDArray[np.uint8]:
+    """md5_number_upper(id) % BUCKETS; little-endian, so that the first byte decides."""
+    found = [
+        hashlib.md5(name.encode(), usedforsecurity=False).digest()[0] % BUCKETS for name in ids.to_pylist()
+    ]
+    return np.array(found, np.uint8)
 
 
 class _Output:

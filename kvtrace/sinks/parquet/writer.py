@@ -74,7 +74,7 @@ def open_writer(path: Path, table: str) -> Iterator[pq.ParquetWriter]:
             partial,
             schema,
             compression="zstd",
-            compression_level=3,
+            compression_level=1,
             version="2.6",
             use_dictionary=dictionary,
             column_encoding=encoding,

@@ -13,6 +13,9 @@ import pyarrow as pa
 
 Mask = npt.NDArray[np.bool_]
 Positions = npt.NDArray[np.int64]
+FEW_NAMES = 2**15
+EXACT_FLOATS = 2.0**53
+"""Below this every whole float64 is one integer."""
 
 
 def map_array(rows: int, row: Positions, keys: pa.Array, values: pa.Array) -> pa.MapArray:
@@ -21,6 +24,30 @@ def map_array(rows: int, row: Positions, keys: pa.Array, values: pa.Array) -> pa
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     empty = np.append(counts == 0, False)
     return pa.MapArray.from_arrays(pa.array(offsets, mask=empty if empty.any() else None), keys, values)
+
+
+def _whole_numbers(text: pa.Array) -> tuple[npt.NDArray[np.int64], Mask]:
+    """Texts as int64 and where they are: all at once when every one is, else one by one."""
+    try:
+        found = text.cast(pa.int64())
+        return found.to_numpy(zero_copy_only=False), np.ones(len(text), bool)
+    except pa.ArrowInvalid:
+        series = pl.Series(text)
+    whole = series.cast(pl.Int64, strict=False)
+    number = series.cast(pl.Float64, strict=False)
+    close = ((number == number.round(0)) & (number.abs() < EXACT_FLOATS)).fill_null(value=False)
+    whole = whole.fill_null(number.set(~close, None).cast(pl.Int64, strict=False))
+    return whole.fill_null(0).to_numpy(), whole.is_not_null().to_numpy()
+
+
+def _finite_numbers(text: pa.Array) -> npt.NDArray[np.float64]:
+    """Texts as float64, NaN where they are no finite number."""
+    try:
+        number = text.cast(pa.float64()).to_numpy(zero_copy_only=False).copy()
+    except pa.ArrowInvalid:
+        number = pl.Series(text).cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy().copy()
+    number[~np.isfinite(number)] = np.nan
+    return number
 
 
 class Attributes:
@@ -35,7 +62,8 @@ class Attributes:
         self._codes = key.indices.to_numpy(zero_copy_only=False)
         self._row = table["row"].to_numpy().astype(np.int64)
         self.values = table["value"].combine_chunks()
-        self._order = np.argsort(self._codes, kind="stable")
+        few = self._codes.astype(np.int16) if len(self._names) < FEW_NAMES else self._codes
+        self._order = np.argsort(few, kind="stable")  # a radix sort for 16 bits
         self._starts = np.searchsorted(self._codes[self._order], np.arange(len(self._names) + 1))
         self._code = {name: number for number, name in enumerate(self._names)}
         self._understood = np.zeros(self._row.size, bool)
@@ -64,15 +92,8 @@ class Attributes:
         values, valid = np.zeros(self.rows, np.int64), np.zeros(self.rows, bool)
         own = self._positions(name)
         if own.size:
-            text = pl.Series(self.values.take(pa.array(own)))
-            found = text.cast(pl.Int64, strict=False)
-            if found.null_count():
-                number = text.cast(pl.Float64, strict=False)
-                whole = ((number == number.round(0)) & (number.abs() < 2.0**53)).fill_null(value=False)
-                found = found.fill_null(number.set(~whole, None).cast(pl.Int64, strict=False))
             rows = self._row[own]
-            values[rows] = found.fill_null(0).to_numpy()
-            valid[rows] = found.is_not_null().to_numpy()
+            values[rows], valid[rows] = _whole_numbers(self.values.take(pa.array(own)))
         return values, valid
 
     def floats(self, name: str) -> npt.NDArray[np.float64]:
@@ -80,10 +101,7 @@ class Attributes:
         values = np.full(self.rows, np.nan)
         own = self._positions(name)
         if own.size:
-            found = pl.Series(self.values.take(pa.array(own))).cast(pl.Float64, strict=False)
-            number = found.fill_null(np.nan).to_numpy().copy()
-            number[~np.isfinite(number)] = np.nan
-            values[self._row[own]] = number
+            values[self._row[own]] = _finite_numbers(self.values.take(pa.array(own)))
         return values
 
     def texts(self, name: str) -> pl.Series:
