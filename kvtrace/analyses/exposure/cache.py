@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 ALGORITHM = "1"
 """Bumped whenever the partition of the same run can come out differently."""
-BLOCK_INTERVALS = 300_000
+BLOCK_INTERVALS = 150_000
 MEMORY_LIMIT = "700MB"
 
 

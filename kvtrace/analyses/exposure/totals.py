@@ -198,7 +198,9 @@ def _window(
     window, size = windows[place], block.start.size
     part = every.within(place)
     decided = winners(part.request, part.layers, part.length, window)
-    opened = layers.classes_of(part.open_layers, part.layers) & decided.own
+    opened = np.zeros_like(decided.own)
+    if part.open_layers.any():
+        opened = layers.classes_of(part.open_layers, part.layers) & decided.own
     agreed = _agreement(part, decided, size)
     hiding = np.asarray(HIDING)[decided.winner]
     for number in range(len(CLASSES)):

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
 from kvtrace.errors import QueryError
 from kvtrace.run import Run, guard
 from tests.rows import write_run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
