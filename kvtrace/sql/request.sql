@@ -1,8 +1,11 @@
 -- One row a request. Several observers may have seen it: the API process wins over the scheduler, and
--- both over the engine's own span; what the winner does not know comes from the next.
+-- both over the engine's own span, and the earlier of two; what the winner does not know comes from the next.
 CREATE VIEW request AS
 WITH seen AS (
-    SELECT *, CASE observer WHEN 'api' THEN 0 WHEN 'scheduler' THEN 1 ELSE 2 END AS preference
+    SELECT *, row_number() OVER (
+        PARTITION BY request_id
+        ORDER BY CASE observer WHEN 'api' THEN 0 WHEN 'scheduler' THEN 1 ELSE 2 END, start_ns, span_id
+    ) AS preference
     FROM span
     WHERE op = 'request' AND request_id IS NOT NULL
 )

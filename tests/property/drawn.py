@@ -25,7 +25,7 @@ class Run:
     processes: tuple[Row, ...] = ()
 
 
-# --- The worked example of questions.md -----------------------------------------------------------------
+# --- The worked example of docs/exposure.md -----------------------------------------------------------------
 
 _E = {"run_id": "r", "engine": "e0", "request_id": "r0"}
 _SCHEDULER = {**_E, "process": "e0/scheduler", "observer": "scheduler"}

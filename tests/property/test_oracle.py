@@ -1,4 +1,4 @@
-"""The oracle itself: the worked example of questions.md, and the laws that follow from the definition."""
+"""The oracle itself: the worked example of docs/exposure.md, and the laws that follow from the definition."""
 
 from collections import Counter
 from itertools import pairwise

@@ -41,12 +41,22 @@ COLUMNS = {
 def exposure(run: Run, *, window: Literal["ttft", "decode", "e2e"] | None = None) -> pl.DataFrame:
     """Which transfer time does a request wait for?
 
-    Every instant of a request's window belongs to exactly one class, the first of the list in
-    design/questions.md that is active for the request at that instant; exposed parts sum to the window to
-    the nanosecond. A row wherever a class has a total or is exposed. Without a step of the request's engine
-    the bound is `upper`: the compute row is there with null, its time falls into what is next in the list,
-    and exposed parts of transfer classes are upper bounds, no measure. Unfinished requests stay in,
-    censored. Ties between hops: the larger union in the window, then tier_to, then tier_from.
+    Every instant of a request's window belongs to exactly one class, the first of this list that is active
+    for the request at that instant; exposed parts sum to the window to the nanosecond.
+
+    compute: a step with this request among its members, while no wait of the engine is active.
+    wait_load, wait_store, wait_lookup, wait_lock: a wait of the request's engine is active, and a step
+    serving the request is active too or the wait names the request. queue_capacity: a queue row with reason
+    capacity: it could not have run anyway. load: a hop is copying; where several overlap, the one with the
+    largest union in the window (ties by tier_to, then tier_from, in the order of tiers). load_wait: between
+    submit and usable of a load with no hop copying. lock, lookup, store: a row of that kind. interference:
+    the engine is inside a wait that does not name this request. queue: any other queue reason, so late on
+    purpose: a sum of queue time must not hide a transfer. other: nothing was recorded.
+
+    The bound is exact when the request is a member of a step of its engine and no loss of the scheduler's
+    process overlaps the window, else upper: then the compute row is there with null, its time falls into
+    what is next in the list, and exposed parts of transfer classes are upper bounds, no measure. Unfinished
+    requests stay in, censored. A row wherever a class has a total or is exposed.
 
     Columns:
         request_id: the request

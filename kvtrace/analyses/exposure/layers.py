@@ -1,6 +1,6 @@
 """The bits of the sweep: what can be going on for a request at an instant.
 
-A layer is a kind of interval as it was recorded; a class is what questions.md makes of the layers that
+A layer is a kind of interval as it was recorded; a class is what docs/exposure.md makes of the layers that
 are active together. Both are bits of an int64, so that a whole instant is one integer.
 
     layers     serving step | waits: named, of others, of nobody (by reason) | queue | ... | one a hop

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def test_the_worked_example_of_the_design(tmp_path: Path) -> None:
-    """The numbers of questions.md.
+    """The numbers of docs/exposure.md.
 
     queue(capacity) [0---20)
     lookup            [5-12)
