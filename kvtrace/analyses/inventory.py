@@ -55,8 +55,14 @@ _ROWS = """
         (SELECT count(*) FROM process), (SELECT count(*) FROM loss)]), NULL
 """
 _ALIASES = """
-    SELECT 'aliases', kind, count(*), 'of ' || count(DISTINCT request_id)::VARCHAR || ' requests' FROM alias
-    GROUP BY kind ORDER BY kind
+    SELECT 'aliases', kind, count(*), 'for ' || count(DISTINCT request_id)::VARCHAR || ' of '
+        || (SELECT count(DISTINCT request_id) FROM span WHERE op = 'request')::VARCHAR || ' requests'
+    FROM alias GROUP BY kind ORDER BY kind
+"""
+_ENGINES = """
+    SELECT 'engine', engine, NULL::BIGINT, NULL::VARCHAR FROM (
+        SELECT engine FROM span UNION SELECT engine FROM process
+    ) WHERE engine IS NOT NULL ORDER BY engine
 """
 _LOSSES = """
     SELECT 'losses', cause, sum(count)::BIGINT, source FROM loss GROUP BY source, cause ORDER BY cause, source
@@ -80,6 +86,8 @@ def inventory(run: Run) -> pl.DataFrame:
     """
     rows = [*_from_run_file(run.meta)]
     connection = run.connection()
+    if not any(row[0] == "engine" for row in rows):  # run.json knows their versions, spans their names alone
+        rows += connection.sql(_ENGINES).fetchall()
     for query in (_PRODUCTS, _INSTRUMENTS, _REQUESTS, _SPANS, _SPANS_WITHOUT_OP):
         rows += connection.sql(query).fetchall()
     first_ns, last_ns = connection.sql(_TIMES).fetchall()[0]

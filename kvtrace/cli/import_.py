@@ -13,14 +13,14 @@ from cyclopts import Parameter
 
 from kvtrace.cli._text import safe
 from kvtrace.errors import UsageError
-from kvtrace.importer import FORMATS, import_files
+from kvtrace.importer import ALIASES, FORMATS, import_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kvtrace.importer import ImportReport, InputReport
 
-_CHOICES = ("auto", *(name for name in FORMATS if name != "auto"))
+_CHOICES = ("auto", *ALIASES, *FORMATS)
 
 
 def import_(

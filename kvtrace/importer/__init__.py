@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvtrace.errors import InputError, RunError, RunExistsError
-from kvtrace.importer.formats import FORMATS
+from kvtrace.importer.formats import ALIASES, FORMATS
 from kvtrace.importer.joining import join
 from kvtrace.importer.reading import InputReport, read_inputs
 from kvtrace.importer.staging import Staging
@@ -28,7 +28,7 @@ from kvtrace.importer.writing import write_run
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["FORMATS", "ImportReport", "InputReport", "import_files"]
+__all__ = ["ALIASES", "FORMATS", "ImportReport", "InputReport", "import_files"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,12 +22,13 @@ def missing_spans(facts: Facts, lookups: pl.DataFrame, asked: pl.DataFrame) -> l
 
     `lookups` are the servers' lookup spans that count, `asked` = (request_id, time_ns) of hash logs.
     """
-    return [*_unseen_lookups(lookups, asked), *_orphans(facts), *_gaps(facts)]
+    return [*_unseen_lookups(facts, lookups, asked), *_orphans(facts), *_gaps(facts)]
 
 
-def _unseen_lookups(lookups: pl.DataFrame, asked: pl.DataFrame) -> list[Loss]:
+def _unseen_lookups(facts: Facts, lookups: pl.DataFrame, asked: pl.DataFrame) -> list[Loss]:
     """Lines of the hash log beyond the lookup spans of their request."""
-    if not lookups.height or not asked.height:
+    servers = facts.table("servers")["process"].unique().to_list()
+    if not servers or not asked.height:
         return []
     spans = lookups.group_by("request_id").agg(asked=(pl.col("requested_tokens").fill_null(1) != 0).sum())
     lines = asked.group_by("request_id").agg(
@@ -38,7 +39,6 @@ def _unseen_lookups(lookups: pl.DataFrame, asked: pl.DataFrame) -> list[Loss]:
     ).filter(pl.col("missing") > 0)  # fmt: skip
     if not missing.height:
         return []
-    servers = lookups["process"].unique().to_list()
     detail = "lookups in the hash log without a lookup span: the exporter ended before it sent them"
     low, high = missing.select(pl.min("low"), pl.max("high")).row(0)
     process = servers[0] if len(servers) == 1 else None

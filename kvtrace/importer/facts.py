@@ -3,9 +3,11 @@
 seen       a hash of (trace, span) a row, to find what arrived twice
 sessions   internal request ids with their lifetimes
 requests   request rows that carry an external id, or one of anybody's
-lookups    what servers were asked, per request
+others     ids on rows that do not say which of a request's names they carry
+asked      lookups of hash logs; keys: what they asked for
+lookups    lookups of servers
 drops      stores that stored nothing, reason unknown
-parents    parents of a server's spans; own: the server's spans
+parents    parents of a server's spans; own: the server's spans; servers: its processes
 transfers  numbers of a server's transfers
 processes  first and last record
 """
@@ -57,6 +59,7 @@ COLUMNS: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
     "drops": {"row": pl.Int64, "request_id": pl.String},
     "parents": {"process": pl.String, "parent_span_id": pl.UInt64, "low": pl.Int64, "high": pl.Int64},
     "own": {"span_id": pl.UInt64},
+    "servers": {"process": pl.String},
     "transfers": {"process": pl.String, "number": pl.Int64, "start_ns": pl.Int64},
     "processes": {"process": pl.String, "first_ns": pl.Int64, "last_ns": pl.Int64},
 }
@@ -150,6 +153,7 @@ class Facts:
             ),
         )
         self.keep("own", spans.select("span_id").drop_nulls())
+        self.keep("servers", spans.select("process").unique())
         moved = server & holds(rows, "op", "load", "store", "drop")
         transfers = _select(rows, moved, first, "process", "transfer_id", "start_ns")
         number = pl.col("transfer_id").str.split("#").list.last().cast(pl.Int64, strict=False)

@@ -18,8 +18,8 @@ RECORDING = "recording"
 RUN = "run"
 FORMATS: tuple[str, ...] = (JSON, FRAMES, BODY, HASH_LOG, RECORDING)
 """Formats that `--format` may name; a run directory is recognised by its run.json."""
-ALIASES = {"otlp-proto": FRAMES}
-"""Shorter names of the command line's contract."""
+ALIASES: dict[str, tuple[str, ...]] = {"otlp-proto": (FRAMES, BODY)}
+"""Names of the command line's contract that cover several formats: looking decides which, else the first."""
 
 
 def format_of(path: Path) -> str | None:
@@ -30,8 +30,6 @@ def format_of(path: Path) -> str | None:
     """
     if path.is_dir():
         return RUN if (path / RUN_FILE).is_file() else None
-    if path.suffix == ".py":
-        return None
     with open_input(path) as stream:
         head = stream.peek(HEAD_BYTES)
     if lmcache_hash_log.looks_like(head):
@@ -39,6 +37,17 @@ def format_of(path: Path) -> str | None:
     if recording.looks_like(head):
         return RECORDING
     return sniff(head)
+
+
+def chosen(path: Path, wanted: str) -> str | None:
+    """The format of a file, as `--format` says it or as looking shows."""
+    if wanted == "auto":
+        return format_of(path)
+    covered = ALIASES.get(wanted, (wanted,))
+    if len(covered) == 1:
+        return covered[0]
+    seen = format_of(path)
+    return seen if seen in covered else covered[0]
 
 
 def torn(path: Path) -> list[str]:

@@ -67,7 +67,7 @@ def resolve(facts: Facts, asked: pl.DataFrame) -> Names:
     return Names(
         pl.concat([fixed, clients]),
         pl.concat([paired, numbered.select("alias", "origin", "request_id")]),
-        pl.concat([part.select("alias", "request_id", "start_ns", "end_ns") for part in (crowded, numbered)]),
+        _lifetimes(crowded, numbered, paired.join(claims, on=["alias", "origin"])),
         pl.concat([external.select("alias", "request_id"), numbered.select("alias", "request_id")]),
         ambiguous + unclear,
     )
@@ -77,6 +77,13 @@ def _requests(facts: Facts) -> pl.DataFrame:
     """Request rows with a name, each span once."""
     named = facts.table("requests").filter(pl.col("request_id").is_not_null())
     return named.unique(["request_id", "origin", ID_KIND], keep="first", maintain_order=True)
+
+
+def _lifetimes(*seen: pl.DataFrame) -> pl.DataFrame:
+    """From when to when requests that share a name lived, as far as anybody saw; open ones live on."""
+    columns = ["alias", "request_id", "start_ns", pl.col("end_ns").fill_null(2**63 - 1)]
+    lives = pl.concat([part.select(columns) for part in seen])
+    return lives.group_by("alias", "request_id").agg(pl.min("start_ns"), pl.max("end_ns"))
 
 
 def _repeated(names: pl.DataFrame) -> pl.DataFrame:

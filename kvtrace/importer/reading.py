@@ -54,15 +54,14 @@ def read_inputs(
         UsageError: no such format.
         InputError: an input is missing, one that was named is nothing we know, or nothing was readable.
     """
-    wanted = formats.ALIASES.get(format, format)
-    if wanted != "auto" and wanted not in formats.FORMATS:
+    if format not in ("auto", *formats.FORMATS, *formats.ALIASES):
         raise UsageError(f"--format {format}: no such format; choose auto, {', '.join(formats.FORMATS)}.")
     reports = []
     for path, named in formats.expand(list(inputs)):
         _readable(path)
         size = path.stat().st_size if path.is_file() else 0
         on_progress(path, 0, size)
-        kind = formats.format_of(path) if wanted == "auto" else wanted
+        kind = formats.chosen(path, format)
         if kind is None and path.is_file() and not size:
             reports.append(InputReport(path, "empty", 0, 0, {}, ("holds no bytes",)))
         elif kind is None and named:

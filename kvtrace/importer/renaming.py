@@ -26,9 +26,10 @@ def renamed(chunk: pa.Table, names: Names) -> tuple[pa.Table, int]:
         at = np.flatnonzero(~holds(chunk, ID_KIND, "internal"))
         meant, unclear = _meant(chunk, at, names)
         chunk = _with_ids(chunk, at, meant)
-    if "members" in chunk.column_names and names.fixed.height:
-        members = _members(chunk["members"].combine_chunks(), names)
+    if "members" in chunk.column_names:
+        members, lost = _members(chunk, names)
         chunk = chunk.set_column(chunk.column_names.index("members"), "members", members)
+        unclear += lost
     return chunk, unclear
 
 
@@ -63,15 +64,36 @@ def _with_ids(chunk: pa.Table, at: npt.NDArray[np.int64], meant: pl.Series) -> p
     return chunk.set_column(chunk.column_names.index("request_id"), "request_id", new)
 
 
-def _members(lists: pa.ListArray, names: Names) -> pa.ListArray:
-    """Members under their own ids, where a name means one request always."""
+def _members(chunk: pa.Table, names: Names) -> tuple[pa.ListArray, int]:
+    """Members under their own ids; also how many of them fit several requests, or none in time."""
+    lists = chunk["members"].combine_chunks()
     entries = lists.flatten()
-    ids = pl.DataFrame({"alias": pl.Series(entries.field("request_id"))})
-    own = ids.join(names.fixed, on="alias", how="left", maintain_order="left")
-    new = own.select(pl.coalesce("request_id", "alias")).to_series().to_arrow().cast(pa.string())
-    fields = [new if field.name == "request_id" else entries.field(field.name) for field in entries.type]
-    renamed_entries = pa.StructArray.from_arrays(fields, fields=list(entries.type))
     lengths = lists.value_lengths().fill_null(0).to_numpy()
+    ids, unclear = _member_ids(chunk, entries.field("request_id"), lengths, names)
+    fields = [ids if field.name == "request_id" else entries.field(field.name) for field in entries.type]
+    renamed_entries = pa.StructArray.from_arrays(fields, fields=list(entries.type))
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     empty = np.append(lists.is_null().to_numpy(zero_copy_only=False), False)
-    return pa.ListArray.from_arrays(pa.array(offsets, mask=empty), renamed_entries, type=lists.type)
+    return pa.ListArray.from_arrays(pa.array(offsets, mask=empty), renamed_entries, type=lists.type), unclear
+
+
+def _member_ids(
+    chunk: pa.Table, ids: pa.Array, lengths: npt.NDArray[np.int64], names: Names
+) -> tuple[pa.Array, int]:
+    """What each member's name means in the time of its operation."""
+    rows = pl.DataFrame({"alias": pl.Series(ids)}).with_row_index("at")
+    own = rows.join(names.fixed, on="alias", how="left", maintain_order="left")
+    unclear = 0
+    if names.crowded.height:
+        row = pa.array(np.repeat(np.arange(chunk.num_rows), lengths))
+        ends = "end_ns" if "end_ns" in chunk.column_names else "start_ns"
+        times = {
+            "start_ns": pl.Series(chunk["start_ns"].take(row)),
+            "end_ns": pl.Series(chunk[ends].take(row)),
+        }
+        decided = by_overlap(rows.with_columns(**times), names.crowded)
+        unclear = decided["request_id"].null_count()
+        own = own.join(decided.rename({"request_id": "then"}), on="at", how="left", maintain_order="left")
+        own = own.with_columns(pl.coalesce("request_id", "then").alias("request_id"))
+    meant = own.select(pl.coalesce("request_id", "alias")).to_series()
+    return meant.to_arrow().cast(pa.string()), unclear

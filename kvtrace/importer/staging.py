@@ -23,7 +23,7 @@ ROWS_A_FILE = 120_000
 
 @dataclass
 class Staging:
-    """Span rows in Arrow files, numbered across them; facts about them and the small tables in memory."""
+    """Span rows and facts about them in files, rows numbered across them; the small tables in memory."""
 
     folder: Path
     facts: Facts = field(init=False)

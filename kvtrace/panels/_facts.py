@@ -168,10 +168,12 @@ def _seen(stock: pl.DataFrame, meta: dict[str, Any]) -> tuple[str, ...]:
             f"Recorded beside them: {listed(there, 9)}."
             + (f" No {listed(absent, 9).replace(' and ', ' or ')}." if absent else "")
         )
-    unknown = sum(_values(stock, "spans_no_rule_knows").values())
+    unknown = sum(_values(stock, "spans_without_op").values())
     if unknown:
         said.append(
-            f"{many(unknown, 'span')} of kinds that kvtrace does not know are kept and counted nowhere."
+            f"{many(unknown, 'span')} without an operation that kvtrace knows: kept as rows with op null, "
+            "listed by kvtrace info, and no question counts them as work. A producer's own root and start-up "
+            "spans are such spans, so they need not mean that anything is missing."
         )
     story = _told(meta, "story")
     if story is not None:

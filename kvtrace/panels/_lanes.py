@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.panels import _palette
-from kvtrace.panels._text import duration, many, plain, size
+from kvtrace.panels._text import bounded, duration, many, plain, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,17 +30,21 @@ class Bar:
     start_ns: int
     end_ns: int | None
     what: str
+    bound: str = "exact"
 
     def when(self) -> str:
         """How long, from when to when, as a reader sees it."""
         if self.end_ns is None:
             return f"from {duration(self.start_ns)}; its end was not observed"
-        took = duration(self.end_ns - self.start_ns)
+        took = bounded(duration(self.end_ns - self.start_ns), self.bound)
         return f"{took}, from {duration(self.start_ns)} to {duration(self.end_ns)}"
 
 
 def lanes(requests: pl.DataFrame, frames: Sequence[pl.DataFrame]) -> list[tuple[dict[str, Any], Lanes]]:
-    """Every request with its lanes, from segments of the path and from spans; what starts later is cut."""
+    """Every request with its lanes, from segments of the path and from spans.
+
+    What starts after the request's end is left out; segments of the path have the request's bound.
+    """
     spans: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for frame in frames:
         for row in frame.iter_rows(named=True):
@@ -48,7 +52,10 @@ def lanes(requests: pl.DataFrame, frames: Sequence[pl.DataFrame]) -> list[tuple[
     groups = []
     for request in requests.iter_rows(named=True):
         arrival = request["start_ns"]
-        bars = [*_life(request), *(_bar(row, arrival) for row in spans[request["request_id"]])]
+        bars = [
+            *_life(request),
+            *(_bar(row, arrival, request["bound"]) for row in spans[request["request_id"]]),
+        ]
         found: Lanes = {}
         for bar in sorted(bars, key=_place):
             if bar.start_ns <= request["shown_ns"]:
@@ -91,13 +98,13 @@ def _life(request: dict[str, Any]) -> list[Bar]:
     ]
 
 
-def _bar(row: dict[str, Any], arrival: int) -> Bar:
+def _bar(row: dict[str, Any], arrival: int, bound: str | None) -> Bar:
     """A segment of the path (it has a class) or a recorded span (it has an op)."""
     start = row["start_ns"] - arrival
     end = None if row["end_ns"] is None else row["end_ns"] - arrival
     if "class" in row:
         what = f"{PATH}: {plain(_palette.words(row['class'], row['hop']))}"
-        return Bar(PATH, row["class"], row["hop"], start, end, what)
+        return Bar(PATH, row["class"], row["hop"], start, end, what, bound or "exact")
     op, reason = row["op"], row["reason"]
     hop = f"{row['tier_from']}->{row['tier_to']}" if op in ("load", "store") else None
     lane = op if hop is None else f"{op} {hop.replace('->', ' → ')}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import polars as pl
@@ -88,6 +89,14 @@ ORDER BY "window", class
 """
 """The nth smallest exposed time, the requests without a row standing in front with 0 (list[0] is null)."""
 
+_BOUNDS = """
+SELECT request_id, any_value(bound) AS bound FROM read_parquet($path)
+WHERE "window" = $window AND list_contains($requests, request_id)
+GROUP BY request_id
+ORDER BY request_id
+"""
+"""A request has one bound a window."""
+
 
 def window_order() -> pl.Expr:
     """Sorts windows as a reader meets them: to first token, decode, end to end."""
@@ -114,6 +123,11 @@ def quantiles(run: Run, path: Path, counted: pl.DataFrame) -> pl.DataFrame:
         if row["bound"] == "exact"
     ] or [{"window": "", "requests": 0}]
     return _answer(run, _QUANTILES, path=str(path), measured=measured)
+
+
+def bounds(run: Run, path: Path, window: str, requests: Sequence[str]) -> pl.DataFrame:
+    """One row a request that has this window: whether its parts are exact or upper bounds."""
+    return _answer(run, _BOUNDS, path=str(path), window=window, requests=list(requests))
 
 
 def _answer(run: Run, query: str, **params: object) -> pl.DataFrame:

@@ -64,7 +64,7 @@ FROM lookup WHERE list_contains($requests, request_id) GROUP BY request_id
 """
 
 _MOVED = """
-SELECT request_id, count(*) AS loads, sum(tokens)::BIGINT AS loaded_tokens, sum(bytes)::BIGINT AS loaded_bytes
+SELECT request_id, count(*) AS loads, sum(tokens)::DOUBLE AS loaded_tokens
 FROM transfer WHERE op = 'load' AND tier_to = 'gpu' AND list_contains($requests, request_id)
 GROUP BY request_id
 """

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
 from kvtrace.errors import UsageError
-from kvtrace.panels import _palette, _timelines
+from kvtrace.panels import _palette, _partition, _timelines
 from kvtrace.panels._card import Table
 from kvtrace.panels._lanes import PATH, Bar, lanes, longest
 from kvtrace.panels._layout import axis, blank, sentence
@@ -34,6 +34,11 @@ _NO_FIRST = (
     "No request's first token was observed; a front end's request spans with a time to first token would "
     "fill this (vLLM: --otlp-traces-endpoint)."
 )
+_UPPER = (
+    "The critical path of {which} is an upper bound: nobody can tell when it computed (no step names it, or "
+    "records of its scheduler were lost), so that time lies inside the other parts, each of which took at "
+    "most what is shown (<=)."
+)
 _OWN = {
     "ttft": ("#5b6b82", "request, to first token"),
     "decode": ("#8fa0b8", "request, decode"),
@@ -45,7 +50,10 @@ _OWN = {
 
 @dataclass(frozen=True)
 class Slowest:
-    """Requests (the slowest to the end first, then others with a late first token), their paths and spans."""
+    """Requests (the slowest to the end first, then others with a late first token), their paths and spans.
+
+    A request has the bound of its path; null where it has no path.
+    """
 
     requests: pl.DataFrame
     path: pl.DataFrame
@@ -60,6 +68,7 @@ def data(run: Run, *, by: str = "both", top: int = 10) -> Slowest:
         UsageError: `by` is not e2e, ttft or both, or `top` is not between 1 and 50.
     """
     from kvtrace.analyses.critical_path import critical_path
+    from kvtrace.analyses.exposure import partition
 
     if by not in _BY:
         raise UsageError(f"slowest: by must be one of {', '.join(_BY)}, not {by}.")
@@ -69,7 +78,10 @@ def data(run: Run, *, by: str = "both", top: int = 10) -> Slowest:
     ids = tuple(requests["request_id"].to_list())
     if not ids:
         return Slowest(requests, pl.DataFrame(), pl.DataFrame(), _NO_FIRST if by == "ttft" else _NO_ROW)
-    path = critical_path(run, window="ttft" if by == "ttft" else "e2e", requests=ids)
+    window: Literal["ttft", "e2e"] = "ttft" if by == "ttft" else "e2e"
+    path = critical_path(run, window=window, requests=ids)
+    bounds = _partition.bounds(run, partition(run), window, ids)
+    requests = requests.join(bounds, on="request_id", how="left", maintain_order="left")
     return Slowest(requests, path, _timelines.spans(run, ids))
 
 
@@ -153,7 +165,7 @@ def _trace(
             width=[width for _, width, *_ in ended],
             base=[bar.start_ns / 1e6 for _, _, bar, _ in ended],
             x=[(end - bar.start_ns) / 1e6 for _, _, bar, end in ended],
-            customdata=[[bar.what, bar.when()] for _, _, bar, _ in ended],
+            customdata=[[bar.what, plain(bar.when())] for _, _, bar, _ in ended],
             **shared,
         )
     if opened:
@@ -166,7 +178,7 @@ def _trace(
             marker={"symbol": "triangle-right", "size": 9, "color": tint},
             x=[bar.start_ns / 1e6 for _, bar in opened],
             y=[round(y, 2) for y, _ in opened],
-            customdata=[[bar.what, bar.when()] for _, bar in opened],
+            customdata=[[bar.what, plain(bar.when())] for _, bar in opened],
             **shared,
         )
 
@@ -183,11 +195,20 @@ def _end_to_end(request: dict[str, Any]) -> str:
 
 
 def notes(frames: Slowest) -> tuple[str, ...]:
-    """What the picture leaves out."""
-    _, left_out = longest(lanes(frames.requests, (frames.path, frames.spans)), MOST_BARS)
-    if not left_out:
+    """Whose numbers are bounds, and what the picture leaves out."""
+    if frames.empty:
         return ()
-    return (f"{many(left_out, 'bar')} shorter than those drawn are left out; every lane keeps its longest.",)
+    said = []
+    upper, shown = int((frames.requests["bound"] == "upper").sum()), frames.requests.height
+    if upper:
+        which = "every request shown" if upper == shown else f"{upper:,} of the {shown:,} requests shown"
+        said.append(_UPPER.format(which=which))
+    _, left_out = longest(lanes(frames.requests, (frames.path, frames.spans)), MOST_BARS)
+    if left_out:
+        said.append(
+            f"{many(left_out, 'bar')} shorter than those drawn are left out; every lane keeps its longest."
+        )
+    return tuple(said)
 
 
 def table(frames: Slowest) -> Table | None:

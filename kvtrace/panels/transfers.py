@@ -65,10 +65,10 @@ ORDER BY start_ns, request_id, span_id, op, tier_from, tier_to, end_ns
 _PATHS = """
 SELECT
     op, tier_from, tier_to, count(*) AS transfers,
-    sum(tokens)::BIGINT AS tokens, sum(bytes)::BIGINT AS bytes,
+    sum(tokens)::DOUBLE AS tokens, sum(bytes)::DOUBLE AS bytes,
     count(*) FILTER (WHERE bytes IS NULL) AS bytes_unknown, count(*) FILTER (WHERE end_ns IS NULL) AS open,
-    median(end_ns - start_ns)::BIGINT AS median_ns, max(end_ns - start_ns) AS longest_ns,
-    count(*) FILTER (WHERE outcome <> 'ok') AS not_ok
+    round(median(end_ns - start_ns)) AS median_ns, max(end_ns - start_ns) AS longest_ns,
+    count(*) FILTER (WHERE outcome <> 'ok') AS not_ok, count(*) FILTER (WHERE outcome IS NULL) AS not_said
 FROM (
     SELECT op, tier_from, tier_to, start_ns, end_ns, tokens, bytes, outcome FROM transfer
     UNION ALL
@@ -79,6 +79,7 @@ FROM (
 )
 GROUP BY op, tier_from, tier_to
 """
+"""A sum is exact inside (int128) and leaves as a double: no number from outside can be too large for it."""
 
 _TIERS = ("gpu", "host", "peer", "disk", "object", "unknown")
 
@@ -228,22 +229,30 @@ def table(frames: Transfers) -> Table | None:
     """All transfers by path, drawn or not."""
     if frames.empty:
         return None
-    rows = []
-    for row in frames.paths.iter_rows(named=True):
-        moved = size(row["bytes"])
-        if row["bytes"] is not None and row["bytes_unknown"]:
-            moved += f" ({row['bytes_unknown']:,} without)"
-        rows.append(
-            (
-                visible(_lane(row["op"], row["tier_from"], row["tier_to"])),
-                count(row["transfers"]),
-                count(row["tokens"]),
-                moved,
-                duration(row["median_ns"]),
-                duration(row["longest_ns"]),
-                NONE if row["op"] == "drop" else count(row["open"]),
-                NONE if row["op"] == "drop" else count(row["not_ok"]),
-            )
+    rows = [
+        (
+            visible(_lane(row["op"], row["tier_from"], row["tier_to"])),
+            count(row["transfers"]),
+            count(row["tokens"]),
+            _without(size(row["bytes"]), row["bytes_unknown"]),
+            duration(row["median_ns"]),
+            duration(row["longest_ns"]),
+            NONE if row["op"] == "drop" else count(row["open"]),
+            NONE if row["op"] == "drop" else _not_ok(row),
         )
+        for row in frames.paths.iter_rows(named=True)
+    ]
     head = ("path", "transfers", "tokens", "bytes", "median time", "longest", "end not seen", "not ok")
-    return Table(head, tuple(rows), "Tokens and bytes are sums of what was recorded; GiB is 2^30.")
+    caption = "Tokens and bytes are sums of what was recorded; GiB is 2^30. “Without”: did not say it."
+    return Table(head, tuple(rows), caption)
+
+
+def _not_ok(row: dict[str, Any]) -> str:
+    """How many did not end well, of those that said how they ended."""
+    said_nothing = row["not_said"] == row["transfers"]
+    return _without(NOT_OBSERVED if said_nothing else count(row["not_ok"]), row["not_said"])
+
+
+def _without(text: str, missing: int) -> str:
+    """A number over some of the rows says how many of them are not in it."""
+    return f"{text} ({missing:,} without)" if missing and text != NOT_OBSERVED else text

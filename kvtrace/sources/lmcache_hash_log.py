@@ -52,7 +52,6 @@ def decode(lines: Sequence[bytes], source: str) -> Lookups:
     asked: list[tuple[str, int]] = []
     keys: list[dict[str, Any]] = []
     bad = 0
-    attempts: dict[str, int] = {}
     identities: dict[str, dict[str, str]] = {}
     for line in lines:
         if not line.strip():
@@ -66,13 +65,11 @@ def decode(lines: Sequence[bytes], source: str) -> Lookups:
         if not 0 < time_ns < 2**63:
             bad += 1
             continue
-        attempt = attempts[found.request_id] = attempts.get(found.request_id, 0) + 1
         asked.append((found.request_id, time_ns))
         space = f"lmcache:unknown:{found.model_name}"
         keys.extend(
             {
                 "request_id": found.request_id,
-                "attempt": attempt,
                 "position": position,
                 "key_space": space,
                 "key": key.removeprefix("0x"),

@@ -7,7 +7,7 @@ WITH moved AS (
     SELECT
         run_id, op, request_id, transfer_id, name, start_ns, end_ns, submit_ns, usable_ns, queued_ns,
         coalesce(tier_from, 'unknown') AS tier_from, coalesce(tier_to, 'unknown') AS tier_to,
-        component, state_kind, purpose, tokens, bytes, blocks, attempt, outcome, reason, members,
+        component, state_kind, purpose, tokens, bytes, blocks, attempt, outcome, reason, mode, identity_id, members,
         engine, process, observer, rank, device, stream, clock, evidence, attribution,
         trace_id, span_id, parent_span_id, attributes, bucket
     FROM span

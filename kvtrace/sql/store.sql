@@ -2,13 +2,15 @@
 CREATE VIEW store AS
 SELECT
     run_id, op, request_id, transfer_id, name, start_ns, end_ns, submit_ns, usable_ns, tier_from, tier_to,
-    component, tokens, bytes, outcome, reason, engine, process, observer, evidence, trace_id, span_id, bucket
+    component, state_kind, tokens, bytes, blocks, attempt, queued_ns, identity_id,
+    outcome, reason, engine, process, observer, evidence, trace_id, span_id, bucket, clock, attribution, attributes
 FROM transfer
 WHERE op = 'store'
 UNION ALL
 SELECT
     run_id, op, request_id, transfer_id, name, start_ns, end_ns, submit_ns, usable_ns, tier_from, tier_to,
-    component, tokens, bytes, outcome, reason, engine, process, observer, evidence, trace_id, span_id, bucket
+    component, state_kind, tokens, bytes, blocks, attempt, queued_ns, identity_id,
+    outcome, reason, engine, process, observer, evidence, trace_id, span_id, bucket, clock, attribution, attributes
 FROM span
 WHERE op = 'drop';
 

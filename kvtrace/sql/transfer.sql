@@ -3,8 +3,8 @@
 CREATE VIEW transfer AS
 SELECT
     run_id, op, request_id, transfer_id, name, start_ns, end_ns, submit_ns, usable_ns, tier_from, tier_to,
-    component, state_kind, purpose, tokens, bytes, attempt, outcome, reason, engine, process, observer,
-    evidence, trace_id, span_id, 1 AS ranks, bucket
+    component, state_kind, purpose, tokens, bytes, blocks, attempt, outcome, reason, engine, process, observer,
+    evidence, trace_id, span_id, 1 AS ranks, bucket, queued_ns, identity_id, clock, attribution, members, attributes
 FROM copy
 WHERE transfer_id IS NULL
 UNION ALL
@@ -13,11 +13,12 @@ SELECT
     CASE WHEN count(end_ns) = count(*) THEN max(end_ns) END,
     min(submit_ns), CASE WHEN count(usable_ns) = count(*) THEN max(usable_ns) END, tier_from, tier_to,
     arg_min(component, start_ns), arg_min(state_kind, start_ns), arg_min(purpose, start_ns),
-    max(tokens), sum(bytes)::BIGINT, max(attempt),
+    max(tokens), TRY_CAST(sum(bytes) AS BIGINT), max(blocks), max(attempt),
     CASE WHEN count(DISTINCT outcome) > 1 THEN 'partial' ELSE any_value(outcome) END,
     arg_min(reason, start_ns), arg_min(engine, start_ns), arg_min(process, start_ns), any_value(observer),
     arg_min(evidence, start_ns), arg_min(trace_id, start_ns), arg_min(span_id, start_ns),
-    count(*), any_value(bucket)
+    count(*), any_value(bucket), min(queued_ns), arg_min(identity_id, start_ns), arg_min(clock, start_ns),
+    arg_min(attribution, start_ns), arg_min(members, start_ns), arg_min(attributes, start_ns)
 FROM copy
 WHERE transfer_id IS NOT NULL
 GROUP BY op, request_id, tier_from, tier_to, transfer_id;
@@ -25,6 +26,6 @@ GROUP BY op, request_id, tier_from, tier_to, transfer_id;
 COMMENT ON VIEW transfer IS 'one row a physical transfer towards the GPU (op load) or away from it (op store)';
 COMMENT ON COLUMN transfer.end_ns IS 'end of the last rank, unix ns; null while one of them is open';
 COMMENT ON COLUMN transfer.tokens IS 'tokens moved; over ranks the maximum';
-COMMENT ON COLUMN transfer.bytes IS 'bytes moved; over ranks the sum';
+COMMENT ON COLUMN transfer.bytes IS 'bytes moved; over ranks the sum, null when it is beyond 64 bits';
 COMMENT ON COLUMN transfer.ranks IS 'how many rows of ranks were merged';
 COMMENT ON COLUMN transfer.outcome IS 'ok, failed ...; partial when ranks disagree';

@@ -142,6 +142,28 @@ def test_what_only_some_requests_have_is_said_to_be_observed_in_part(tmp_path: P
     assert "first token (9 of 10)" in written(tmp_path, output, steps=True).text
 
 
+def test_spans_that_no_rule_knows_are_said_to_be_there(tmp_path: Path, output: Path) -> None:
+    unknown = [
+        span(None, "step", at, at + 1, at) | {"op": None, "name": name}
+        for at, name in enumerate(("request", "request", "Startup"))
+    ]
+    tables = {"span": [request("r0", 0, 5, 10), *unknown]}
+    report.write_report([write_run(tmp_path / "run", **tables)], output)
+    assert "3 spans without an operation that kvtrace knows: kept as rows" in Page(output.read_text()).text
+
+
+def test_a_run_in_which_every_span_is_known_does_not_speak_of_unknown_ones(
+    tmp_path: Path, output: Path
+) -> None:
+    assert "without an operation" not in written(tmp_path, output, steps=True).text
+
+
+def test_numbers_too_large_to_sum_do_not_stop_the_page(tmp_path: Path, output: Path) -> None:
+    rows = [span("r0", "load", n, n + 1, n, tier_from="host", tier_to="gpu", bytes=1 << 62) for n in range(3)]
+    report.write_report([write_run(tmp_path / "run", span=[request("r0", 0, 5, 10), *rows])], output)
+    assert "12,288 PiB" in Page(output.read_text()).text
+
+
 def test_an_empty_run_is_a_page_of_sentences(tmp_path: Path, output: Path) -> None:
     report.write_report([write_run(tmp_path / "run")], output)
     page = Page(output.read_text())

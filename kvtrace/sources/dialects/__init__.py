@@ -60,6 +60,11 @@ def to_words(batch: SpanBatch, source: str) -> Words:
             free &= ~mask
             if dialect is vllm:
                 queued = vllm.queue_rows(columns, mask)
+    start, _ = columns.number("start_ns")
+    for cause, op, mask, detail in columns.refused:
+        own = start[mask]
+        process = resources.only(batch, mask)
+        losses.append(Loss(source, cause, own.size, process, op, int(own.min()), int(own.max()), detail))
     spans = [columns.table(STAGED)]
     if queued is not None:
         losses.extend(queued.losses(source))

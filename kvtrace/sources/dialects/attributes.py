@@ -113,6 +113,11 @@ class Attributes:
         own = self._positions(name)
         self._understood[own] |= mask[self._row[own]]
 
+    def misunderstood(self, name: str, mask: Mask) -> None:
+        """Take back: these spans' attribute stays in the rest."""
+        own = self._positions(name)
+        self._understood[own] &= ~mask[self._row[own]]
+
     def rest(self) -> pa.MapArray:
         """What was not understood, a map a span; of a name given twice the last value."""
         left = np.flatnonzero(~self._understood)

@@ -37,6 +37,7 @@ def fill(columns: Columns, mask: Mask) -> None:
     columns.put("evidence", "native", mask & ~columns.known("evidence"))
     _, ended = columns.number("end_ns")
     columns.put("outcome", "open", mask & ~ended & ~columns.known("outcome"))
+    believe_first_token(columns, mask)
     _found_by_tier(columns, mask, present)
     with_members = _members(columns, mask, present)
     pinned = mask & ~columns.known("attribution")
@@ -49,6 +50,17 @@ def _found_by_tier(columns: Columns, mask: Mask, present: set[str]) -> None:
     """`kvtrace.found_tokens.<tier>` -> one map."""
     names = {FOUND_BY_TIER_PREFIX + tier: tier for tier in TIERS}
     put_tiers(columns, {name: tier for name, tier in names.items() if name in present}, mask)
+
+
+def believe_first_token(columns: Columns, mask: Mask) -> None:
+    """A first token before the arrival or after the finish is none: it stays an attribute, and is counted."""
+    token, known = columns.number("first_token_ns")
+    start, _ = columns.number("start_ns")
+    end, ended = columns.number("end_ns")
+    wrong = mask & known & ((token < start) | (ended & (token > end)))
+    known &= ~wrong
+    columns.attributes.misunderstood("kvtrace.first_token_ns", wrong)
+    columns.refuse("negative_duration", "request", wrong, "first tokens outside of their request")
 
 
 def put_tiers(columns: Columns, names: dict[str, str], mask: Mask) -> None:
@@ -81,11 +93,25 @@ def _lists(text: pl.Series, field: pa.DataType) -> pl.Series:
         return pl.Series(rows, dtype=kind)
 
 
+def _as_texts(value: str, kind: pl.List) -> list[object] | None:
+    """An array of numbers that came as texts, each a whole number."""
+    texts = pl.Series([value], dtype=pl.String).str.json_decode(pl.List(pl.String)).to_list()[0]
+    numbers = pl.Series(texts, dtype=pl.String).cast(kind.inner, strict=False)
+    return (
+        None
+        if texts is None or numbers.null_count() > sum(item is None for item in texts)
+        else numbers.to_list()
+    )
+
+
 def _one(value: str | None, kind: pl.List) -> list[object] | None:
     try:
         found: list[object] | None = pl.Series([value], dtype=pl.String).str.json_decode(kind).to_list()[0]
     except pl.exceptions.PolarsError:
-        return None
+        try:
+            return None if value is None else _as_texts(value, kind)
+        except pl.exceptions.PolarsError:
+            return None
     return found
 
 
@@ -128,4 +154,12 @@ def _members(columns: Columns, mask: Mask, present: set[str]) -> Mask:
     )
     for name in MEMBERS:
         columns.attributes.understood(name, good)
+    refused = mask & (columns.attributes.at(ids_name) >= 0) & ~good
+    for op in ("step", "wait", None):
+        own = refused & (
+            columns.is_word("op", op)
+            if op
+            else ~columns.is_word("op", "step") & ~columns.is_word("op", "wait")
+        )
+        columns.refuse("undecodable", op or "load", own, "members whose arrays differ in length, or are none")
     return good

@@ -51,6 +51,7 @@ class Columns:
             "end_ns": (end, end != 0),
         }
         self._nested: dict[str, pa.Array] = {}
+        self.refused: list[tuple[str, str, Mask, str]] = []
 
     def named(self, *wanted: str) -> Mask:
         """Spans with one of these names."""
@@ -102,6 +103,11 @@ class Columns:
         current, known = self.number(column)
         current[mask] = values[mask]
         known |= mask
+
+    def refuse(self, cause: str, op: str, mask: Mask, detail: str) -> None:
+        """Note that something these spans say was not believed: a loss of an operation."""
+        if mask.any():
+            self.refused.append((cause, op, mask, detail))
 
     def put_nested(self, column: str, values: pa.Array) -> None:
         """Set members or found_by_tier for all rows."""

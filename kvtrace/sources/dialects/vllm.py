@@ -61,6 +61,8 @@ def fill(columns: Columns, mask: Mask) -> None:
     token = start + np.rint(np.where(fits, seconds, 0) * 1e9).astype(np.int64)
     believed = fits & (~ended | (token <= end))
     columns.put_numbers("first_token_ns", token, believed)
+    refused = mask & ~np.isnan(seconds) & ~believed
+    columns.refuse("negative_duration", "request", refused, "first tokens outside of their request")
     for name in FIRST_TOKEN_SECONDS:
         columns.attributes.understood(name, believed)
 

@@ -92,8 +92,9 @@ def test_run_json_tells_how_the_run_was_captured(tmp_path: Path) -> None:
 
 def test_aliases_are_counted_by_kind_with_the_requests_they_name(tmp_path: Path) -> None:
     aliases = [{"alias": name, "kind": "client", "request_id": "a"} for name in ("x", "y")]
-    frame = inventory(write_run(tmp_path / "run", alias=aliases))
-    assert frame.filter(what="aliases").rows() == [("aliases", "client", 2, "of 1 requests")]
+    spans = [{"op": "request", "request_id": name, "start_ns": 1} for name in ("a", "b")]
+    frame = inventory(write_run(tmp_path / "run", alias=aliases, span=spans))
+    assert frame.filter(what="aliases").rows() == [("aliases", "client", 2, "for 1 of 2 requests")]
 
 
 def test_what_content_was_dropped_is_said_by_attribute(tmp_path: Path) -> None:

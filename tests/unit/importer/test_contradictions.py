@@ -41,6 +41,11 @@ def test_a_lookup_in_the_log_without_a_span_is_an_unclean_end_of_the_server(tmp_
     assert "hash log" in rows[0][4]
 
 
+def test_a_server_none_of_whose_lookups_came_is_convicted_by_its_other_spans(tmp_path: Path) -> None:
+    run = imported(tmp_path, [store(INTERNAL, 12, 15, 5, 0)], hash_log((INTERNAL, 12, 5)))
+    assert ("unclean_end", "lookup", 1) in losses(run)
+
+
 def test_lookups_that_all_have_their_span_are_no_loss(tmp_path: Path) -> None:
     run = imported(
         tmp_path,

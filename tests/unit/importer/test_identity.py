@@ -258,6 +258,24 @@ def test_members_of_a_step_carry_the_requests_own_id(tmp_path: Path) -> None:
     assert query(run, "SELECT request_id FROM member") == [(INTERNAL,)]
 
 
+def test_members_known_by_a_reused_id_are_those_that_lived_then(tmp_path: Path) -> None:
+    """Two requests of one external id; each step serves the one whose lifetime it lies in.
+
+    requests   10 |---- AAAA ----| 50   60 |---- BBBB ----| 100
+    steps           20 |---| 40              70 |--| 80            120 |-| 130 serves neither
+    """
+    arrays = {"kvtrace.step.request_ids": [EXTERNAL], "kvtrace.step.tokens": [128]}
+    run = imported(
+        tmp_path,
+        [llm_request(EXTERNAL, 10, 50), llm_request(EXTERNAL, 60, 100)],
+        [lookup(AAAA, 12, 15, 1280), lookup(BBBB, 62, 65, 1280)],
+        [op("step", start, end, None, more=arrays) for start, end in ((20, 40), (70, 80), (120, 130))],
+    )
+    members = query(run, "SELECT request_id FROM member ORDER BY start_ns")
+    assert members == [(AAAA,), (BBBB,), (EXTERNAL,)]
+    assert losses(run) == [("ambiguous_join", "request", 1)]
+
+
 def test_fifty_thousand_requests_of_one_trace_stay_apart(tmp_path: Path) -> None:
     count, batch = 50_000, 500
     drawn = json.dumps(body(llm_request("cmpl-r{}-0", 10, 15, trace=1, id=0xABCD)))

@@ -113,6 +113,46 @@ def test_lanes_run_from_the_path_down_and_start_at_the_arrival(tmp_path: Path) -
     assert [bar.end_ns for bar in found["store gpu → host"]] == [None]
 
 
+#  exact |--- queue ---|--- step ---|      upper |--- queue ---|--- (no step names it) ---|
+def bounded_run(tmp_path: Path, *names: str) -> slowest.Slowest:
+    rows = [span(None, "step", 10, 90, 9, members=[{"request_id": "exact", "scheduled_tokens": 1}])]
+    for name in names:
+        rows += [request(name, 0, 50, 90), span(name, "queue", 0, 10, 1, reason="capacity")]
+    return slowest.data(write_run(tmp_path / "run", span=rows))
+
+
+def path_hovers(frames: slowest.Slowest) -> list[str]:
+    said = [text for trace in slowest.draw(frames).data for text in trace.customdata]
+    return [when for what, when in said if what.startswith("critical path")]
+
+
+def test_parts_of_a_path_that_are_upper_bounds_say_so_and_exact_ones_do_not(tmp_path: Path) -> None:
+    frames = bounded_run(tmp_path, "exact", "upper")
+    assert dict(frames.requests.select("request_id", "bound").rows()) == {"exact": "exact", "upper": "upper"}
+    assert sorted(path_hovers(frames)) == [
+        "&lt;= 10 ms, from 0 ns to 10 ms",
+        "&lt;= 80 ms, from 10 ms to 90 ms",
+        "10 ms, from 0 ns to 10 ms",
+        "80 ms, from 10 ms to 90 ms",
+    ]
+    (note,) = slowest.notes(frames)
+    assert note.startswith("The critical path of 1 of the 2 requests shown is an upper bound")
+
+
+def test_a_picture_of_exact_paths_has_no_note_about_bounds(tmp_path: Path) -> None:
+    frames = bounded_run(tmp_path, "exact")
+    assert slowest.notes(frames) == ()
+    assert not [said for said in path_hovers(frames) if "&lt;" in said]
+
+
+def test_what_was_recorded_of_a_request_with_an_upper_bound_is_measured(tmp_path: Path) -> None:
+    frames = bounded_run(tmp_path, "upper")
+    assert slowest.notes(frames)[0].startswith("The critical path of every request shown")
+    ((_, found),) = lanes(frames.requests, (frames.path, frames.spans))
+    assert {bar.bound for bar in found["critical path"]} == {"upper"}
+    assert [bar.when() for bar in found["queue"]] == ["10 ms, from 0 ns to 10 ms"]
+
+
 def test_an_open_span_is_a_mark_and_never_a_bar(tmp_path: Path) -> None:
     rows = [request("r0", 0, 50, 90), span("r0", "store", 60, None, 4, tier_from="gpu", tier_to="host")]
     figure = slowest.draw(slowest.data(write_run(tmp_path / "run", span=rows)))
@@ -171,7 +211,7 @@ def test_long_lanes_keep_their_longest_bars_and_say_so(tmp_path: Path) -> None:
     assert sum(len(bars) for bars in kept[0].values()) <= slowest.MOST_BARS
     assert left_out > 0
     assert max(bar.start_ns for bar in kept[0]["step"]) == 2999 * MS
-    assert "are left out" in slowest.notes(frames)[0]
+    assert "are left out" in slowest.notes(frames)[-1]
 
 
 @pytest.mark.parametrize(
@@ -219,6 +259,62 @@ def test_bytes_that_were_not_recorded_are_no_zero(tmp_path: Path) -> None:
     assert table is not None
     assert table.rows[0][:4] == ("load host → gpu", "1", "5", "not observed")
     assert "bytes not observed" in transfers.draw(frames).data[0].customdata[0][1]
+
+
+def outcomes_of(tmp_path: Path, *outcomes: str | None) -> str:
+    """The cell "not ok" over loads with these outcomes."""
+    rows = [
+        span(f"r{n}", "load", n, n + 1, tier_from="host", tier_to="gpu", outcome=outcome)
+        for n, outcome in enumerate(outcomes)
+    ]
+    table = transfers.table(transfers.data(write_run(tmp_path / "run", span=rows)))
+    assert table is not None
+    assert table.head[-1] == "not ok"
+    return table.rows[0][-1]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "said"),
+    [
+        ((None, None), "not observed"),
+        (("ok", None), "0 (1 without)"),
+        (("ok", "failed", None, None), "1 (2 without)"),
+        (("ok", "failed"), "1"),
+        (("ok", "ok"), "0"),
+    ],
+)
+def test_an_outcome_that_nobody_recorded_is_not_counted_as_ok(
+    outcomes: tuple[str | None, ...], said: str, tmp_path: Path
+) -> None:
+    assert outcomes_of(tmp_path, *outcomes) == said
+
+
+def test_sums_too_large_for_64_bits_are_shown_and_raise_nothing(tmp_path: Path) -> None:
+    huge = {"tokens": 1 << 62, "bytes": 1 << 62, "tier_from": "host", "tier_to": "gpu"}
+    asked = {"requested_tokens": 1 << 62, "found_tokens": 1 << 62, "outcome": "hit"}
+    rows = [request("r0", 0, 5, 10)]
+    for number in range(3):
+        rows.append(span("r0", "load", number, number + 1, number, **huge))
+        rows.append(span("r0", "lookup", number, number + 1, 10 + number, **asked))
+    run = write_run(tmp_path / "run", span=rows)
+    moved, found, slow = (module.table(module.data(run)) for module in (transfers, lookups, slowest))
+    assert moved is not None
+    assert found is not None
+    assert slow is not None
+    total = f"{3 << 62:,}"
+    assert moved.rows[0][2:4] == (total, "12,288 PiB")
+    assert found.rows[0][2:5] == (total, total, "100.0 %")
+    assert slow.rows[0][slow.head.index("loaded to the GPU")] == total
+
+
+def test_a_longest_possible_transfer_has_a_median(tmp_path: Path) -> None:
+    rows = [
+        span("r0", op, 0, 1, place, start_ns=0, end_ns=(1 << 63) - 1)
+        for place, op in enumerate(("load", "lookup"))
+    ]
+    run = write_run(tmp_path / "run", span=rows)
+    assert transfers.data(run).paths["median_ns"].to_list() == [2.0**63]
+    assert lookups.data(run).outcomes["median_ns"].to_list() == [2.0**63]
 
 
 def test_lookups_with_the_same_answer_are_one_bubble(tmp_path: Path) -> None:

@@ -17,19 +17,14 @@ def line(**changed: object) -> bytes:
 def test_a_line_is_a_row_a_chunk_in_prompt_order() -> None:
     found = decode([line(chunk_hashes=["0xaa", "bb"])], "log")
     assert found.asked == ((INTERNAL, 12 * MS),)
-    assert [(row["position"], row["key"], row["tokens"], row["attempt"]) for row in found.keys] == [
-        (0, "aa", 256, 1), (1, "bb", 256, 1),
+    assert [(row["position"], row["key"], row["tokens"]) for row in found.keys] == [
+        (0, "aa", 256), (1, "bb", 256),
     ]  # fmt: skip
     assert {row["key_space"] for row in found.keys} == {"lmcache:unknown:tiny-llama"}
     assert {(row["request_id"], row["time_ns"], row["source"]) for row in found.keys} == {
         (INTERNAL, 12 * MS, "log")
     }
     assert found.losses == ()
-
-
-def test_a_second_lookup_of_a_request_is_its_second_attempt() -> None:
-    found = decode([line(), line(request_id="other"), line()], "log")
-    assert [row["attempt"] for row in found.keys] == [1, 1, 1, 1, 2, 2]
 
 
 def test_the_identity_that_the_keys_assume_is_said_once() -> None:

@@ -17,11 +17,41 @@ def test_every_attribute_of_ours_fills_its_column_and_leaves_the_rest(attribute:
     word_of_op = "queue"
     if column == "reason":
         value = "capacity"
+    if column == "first_token_ns":
+        value = 1_500_000
     if column == "op":
         value = word_of_op = "wait"
     row = word(span("x", 1, 2, {"kvtrace.op": word_of_op, attribute: value}))
     assert row[column] == value
     assert row["attributes"] == {}
+
+
+@pytest.mark.parametrize("token_ns", [999_999, 2_000_001])
+def test_a_first_token_outside_of_its_request_is_not_believed_and_counted(token_ns: int) -> None:
+    (row,), lost = words(span("x", 1, 2, {"kvtrace.op": "request", "kvtrace.first_token_ns": token_ns}))
+    assert "first_token_ns" not in row
+    assert dict(row["attributes"]) == {"kvtrace.first_token_ns": str(token_ns)}
+    assert lost == [("negative_duration", "request", 1)]
+
+
+@pytest.mark.parametrize("tokens", ['["7", "8"]', "[7, 8]"])
+def test_numbers_of_members_may_be_texts(tokens: str) -> None:
+    attributes = {
+        "kvtrace.op": "step",
+        "kvtrace.step.request_ids": '["a", "b"]',
+        "kvtrace.step.tokens": tokens,
+    }
+    assert [member["scheduled_tokens"] for member in word(span("x", 1, 2, attributes))["members"]] == [7, 8]
+
+
+def test_members_of_unequal_length_are_a_loss_of_their_step() -> None:
+    attributes = {
+        "kvtrace.op": "step",
+        "kvtrace.step.request_ids": '["a", "b"]',
+        "kvtrace.step.tokens": "[7]",
+    }
+    _, lost = words(span("x", 1, 2, attributes))
+    assert lost == [("undecodable", "step", 1)]
 
 
 @pytest.mark.parametrize("operation", sorted(OPS))
