@@ -28,7 +28,7 @@ _WORDS = {
 _BOUNDING = frozenset({None, "step", "queue", "wait"})
 
 _LOSSES = """
-SELECT cause, op, process, source, sum(count)::BIGINT AS count
+SELECT cause, op, process, source, sum(count)::BIGINT AS count, min(detail) AS detail
 FROM loss
 GROUP BY cause, op, process, source
 ORDER BY sum(count) DESC, cause, op, process, source
@@ -203,7 +203,7 @@ def _loss(row: dict[str, Any], schedulers: set[str]) -> str:
     what = f"{row['count']:,} {'record' if op is None else op + ' record'}{'' if row['count'] == 1 else 's'}"
     where = f"of {visible(row['process'])}" if known else "of a process that cannot be named"
     source = f" ({visible(row['source'])})" if row["source"] else ""
-    why = LOSS_CAUSES.get(row["cause"], "for an unknown reason")
+    why = visible(row["detail"] or LOSS_CAUSES.get(row["cause"], "for an unknown reason"))
     cause = f"{what} {where}{source}: {visible(row['cause']).replace('_', ' ')}, {why}."
     if row["cause"] == "duplicate":
         return cause
