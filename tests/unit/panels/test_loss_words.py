@@ -21,4 +21,4 @@ def test_a_loss_says_what_was_seen(tmp_path: Path) -> None:
 
 def test_a_loss_without_words_of_its_own_has_those_of_its_cause(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", loss=[LOSS])
-    assert "another contradicts it" in facts(run).lost[0]
+    assert "another source contradicts it" in facts(run).lost[0]
