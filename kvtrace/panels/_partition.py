@@ -21,20 +21,20 @@ WINDOWS: tuple[str, ...] = ("ttft", "decode", "e2e")
 
 _SUMS = """
 SELECT
-    "window", bound, class, hop, count(*) AS rows, sum(open_ns)::BIGINT AS open_ns,
-    CASE WHEN count(exposed_ns) = count(*) THEN sum(exposed_ns) END::BIGINT
+    "window", bound, class, hop, count(*) AS rows, sum(open_ns)::DOUBLE AS open_ns,
+    CASE WHEN count(exposed_ns) = count(*) THEN sum(exposed_ns) END::DOUBLE
         AS exposed_ns,
-    CASE WHEN count(total_ns) = count(*) THEN sum(total_ns) END::BIGINT
+    CASE WHEN count(total_ns) = count(*) THEN sum(total_ns) END::DOUBLE
         AS total_ns,
-    CASE WHEN count(hidden_by_compute_ns) = count(*) THEN sum(hidden_by_compute_ns) END::BIGINT
+    CASE WHEN count(hidden_by_compute_ns) = count(*) THEN sum(hidden_by_compute_ns) END::DOUBLE
         AS hidden_by_compute_ns,
-    CASE WHEN count(hidden_by_wait_ns) = count(*) THEN sum(hidden_by_wait_ns) END::BIGINT
+    CASE WHEN count(hidden_by_wait_ns) = count(*) THEN sum(hidden_by_wait_ns) END::DOUBLE
         AS hidden_by_wait_ns,
-    CASE WHEN count(hidden_by_queue_ns) = count(*) THEN sum(hidden_by_queue_ns) END::BIGINT
+    CASE WHEN count(hidden_by_queue_ns) = count(*) THEN sum(hidden_by_queue_ns) END::DOUBLE
         AS hidden_by_queue_ns,
-    CASE WHEN count(hidden_by_load_ns) = count(*) THEN sum(hidden_by_load_ns) END::BIGINT
+    CASE WHEN count(hidden_by_load_ns) = count(*) THEN sum(hidden_by_load_ns) END::DOUBLE
         AS hidden_by_load_ns,
-    CASE WHEN count(hidden_by_rest_ns) = count(*) THEN sum(hidden_by_rest_ns) END::BIGINT
+    CASE WHEN count(hidden_by_rest_ns) = count(*) THEN sum(hidden_by_rest_ns) END::DOUBLE
         AS hidden_by_rest_ns
 FROM read_parquet($path)
 GROUP BY ALL

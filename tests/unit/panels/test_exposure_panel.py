@@ -149,3 +149,13 @@ def test_a_run_without_requests_says_why_there_is_nothing(tmp_path: Path) -> Non
     assert "--otlp-traces-endpoint" in frames.empty
     assert exposure.table(frames) is None
     assert "no window to divide" in exposure.draw(frames).layout.annotations[0].text
+
+
+def test_windows_that_sum_beyond_64_bits_are_drawn(tmp_path: Path) -> None:
+    """Five requests of 292 years each: what an import lets in must not cost the page."""
+    ends = 2**63 - 2
+    requests = [{"op": "request", "request_id": f"r{n}", "start_ns": 1, "end_ns": ends} for n in range(5)]
+    lookups = [row | {"op": "lookup", "start_ns": 5, "end_ns": ends - 6} for row in requests]
+    run = write_run(tmp_path / "run", span=requests + lookups)
+    figure = exposure.draw(exposure.data(run))
+    assert figure.data
