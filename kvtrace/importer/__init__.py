@@ -6,8 +6,8 @@
     joining.py   names, duplicates, and what one source says is missing from another
     writing.py   the joined rows, sorted, into the tables of the run
 
-The run is built beside its final place and renamed when it is whole; rows pass through in batches, so that
-memory does not grow with the input.
+The run is built beside its final place and renamed when it is whole. Rows pass through in batches; what
+grows with the input in memory are names and hashes of requests and spans (BENCHMARKS.md).
 """
 
 from __future__ import annotations

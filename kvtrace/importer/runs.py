@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -101,14 +102,8 @@ def _without_content(rows: pa.Table, staging: Staging) -> pa.Table:
     dropped = pl.Series(keys).is_in(content)
     counts = pl.Series(keys).filter(dropped).value_counts()
     staging.add_content(dict(counts.iter_rows()))
-    lengths = pl.Series(maps.offsets.to_numpy()).diff().slice(1).fill_null(0).to_numpy()
-    row = pl.Series(range(rows.num_rows), dtype=pl.Int64).gather(
-        pl.select(pl.int_range(rows.num_rows).repeat_by(pl.Series(lengths)).explode())
-        .to_series()
-        .drop_nulls()
-    )
+    row = np.repeat(np.arange(rows.num_rows), np.diff(maps.offsets.to_numpy()))
     stays = (~dropped).to_numpy()
-    kept = map_array(
-        rows.num_rows, row.to_numpy()[stays], keys.filter(pa.array(stays)), maps.items.filter(pa.array(stays))
-    )
+    mask = pa.array(stays)
+    kept = map_array(rows.num_rows, row[stays], keys.filter(mask), maps.items.filter(mask))
     return rows.set_column(rows.column_names.index("attributes"), "attributes", kept)
