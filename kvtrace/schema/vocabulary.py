@@ -67,6 +67,8 @@ LOSS_CAUSES: dict[str, str] = {
     "impossible_time": "a time is zero, or outside of what 64 bits of nanoseconds hold; set aside",
     "exporter_failure": "an exporter said that it could not deliver",
     "unclean_end": "a source ends without its closing mark, or another source contradicts it",
+    "hook_failure": "an instrument's own code raised inside the engine; the engine went on without it",
+    "disk_failure": "the recorder could not append to its spool: disk full, removed or forbidden",
     "ambiguous_join": "a name fits several requests equally well; not joined",
 }
 """Why something is missing. `duplicate` is counted but is no loss: it changes no bound, check or gate."""
