@@ -1,0 +1,204 @@
+"""How does a hook run after or around a method of an engine without ever hurting it?
+
+    engine calls owner.name(...)
+        before(self, ...)            ─► token          only `around`
+        the engine's own method      ─► result | error
+        after(token, result, self, ...) | failed(token, error, self, ...), and the error goes on
+
+The engine's own errors are raised again as they are. What a hook raises is counted as a loss (`hook_failure`)
+and goes nowhere. A hook that failed LIMIT times is switched off: something is systematically wrong with it,
+and raising costs the engine more than recording. Wrapping twice with the same hook is wrapping once.
+
+`KVTRACE_FAULT=hooks`, for tests, makes every hook raise.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import wraps
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+    Function = Callable[..., Any]
+
+LIMIT = 1_000
+ACTIVE = "active"
+COROUTINE_FLAGS = (
+    0x80 | 0x20 | 0x200
+)  # coroutine, generator, asynchronous generator: they return before they run
+_statuses: dict[str, str] = {}
+
+
+class Guard:
+    """Whether one hook still runs, and how often it failed."""
+
+    __slots__ = ("failures", "key", "on", "place")
+
+    def __init__(self, place: str, key: str) -> None:
+        self.place = place
+        self.key = key
+        self.on = True
+        self.failures = 0
+
+    def failed(self, error: Exception) -> None:
+        """Count what a hook raised; nothing may leave from here."""
+        try:
+            from kvtrace import recorder
+
+            self.failures += 1
+            recorder.lost("hook_failure", detail=f"{self.key}: {type(error).__name__}")
+            if self.failures >= LIMIT and self.on:
+                self.on = False
+                _statuses[self.place] = f"switched off: {self.key} failed {LIMIT} times"
+                recorder.describe(instruments={self.place: _statuses[self.place]})
+        except Exception:  # noqa: BLE001, S110 - the engine goes on whatever happens to our bookkeeping
+            pass
+
+
+def after(owner: type | ModuleType, name: str, hook: Function) -> bool:
+    """Call `hook(result, self_or_cls, *args, **kwargs)` after each call of `owner.name` that returned.
+
+    A static method or a module's function has no `self`: the hook gets its arguments. False when there is
+    nothing to wrap; `status()` then says why.
+    """
+    guard = Guard(_place(owner, name), _key(hook))
+    hook = _with_fault(hook)
+
+    def wrapping(original: Function) -> Function:
+        @wraps(original)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            if guard.on:
+                try:
+                    hook(result, *args, **kwargs)
+                except Exception as error:  # noqa: BLE001 - no hook may hurt the engine
+                    guard.failed(error)
+            return result
+
+        return wrapped
+
+    return _replace(owner, name, guard, wrapping)
+
+
+def around(
+    owner: type | ModuleType, name: str, before: Function, after: Function, failed: Function | None = None
+) -> bool:
+    """Call `before(self, ...)`, the method, then `after(token, result, self, ...)`.
+
+    When the method raises, `failed(token, error, self, ...)` instead, and the error goes on. A call whose
+    `before` raised gets neither. False when there is nothing to wrap; `status()` then says why.
+    """
+    guard = Guard(_place(owner, name), _key(before))
+    before, after = _with_fault(before), _with_fault(after)
+    failed = failed and _with_fault(failed)
+
+    def wrapping(original: Function) -> Function:
+        @wraps(original)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if not guard.on:
+                return original(*args, **kwargs)
+            try:
+                token = before(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001 - no hook may hurt the engine
+                guard.failed(error)
+                return original(*args, **kwargs)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                if failed is not None:
+                    _told(guard, failed, token, error, args, kwargs)
+                raise
+            _told(guard, after, token, result, args, kwargs)
+            return result
+
+        return wrapped
+
+    return _replace(owner, name, guard, wrapping)
+
+
+def status() -> dict[str, str]:
+    """What was asked to be wrapped in this process: `Class.method` -> "active", or why not."""
+    return dict(_statuses)
+
+
+def _told(guard: Guard, hook: Function, token: Any, what: Any, args: Any, kwargs: Any) -> None:
+    try:
+        hook(token, what, *args, **kwargs)
+    except Exception as error:  # noqa: BLE001 - no hook may hurt the engine
+        guard.failed(error)
+
+
+def _replace(
+    owner: type | ModuleType, name: str, guard: Guard, wrapping: Callable[[Function], Function]
+) -> bool:
+    """Put the wrapped method where the engine finds it; the kind of method stays what it was."""
+    try:
+        found = _found(owner, name)
+        inner = found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
+        reason = _refusal(inner)
+        if reason is None and guard.key not in _keys(inner):
+            wrapped = wrapping(inner)
+            wrapped.__kvtrace_hook__ = guard.key  # type: ignore[attr-defined]
+            kind = type(found) if inner is not found else None
+            setattr(owner, name, kind(wrapped) if kind else wrapped)
+    except Exception as error:  # noqa: BLE001 - an engine we do not know is no reason to stop it
+        reason = f"not wrapped: {type(error).__name__}: {error}"
+    if reason is None and _statuses.get(guard.place, ACTIVE) == ACTIVE:
+        _statuses[guard.place] = ACTIVE
+    elif reason is not None:
+        _statuses[guard.place] = reason
+    return reason is None
+
+
+def _found(owner: type | ModuleType, name: str) -> Any:
+    """The attribute as it is stored, not as it is bound; inherited ones too."""
+    for place in getattr(owner, "__mro__", (owner,)):
+        if name in vars(place):
+            return vars(place)[name]
+    return None
+
+
+def _refusal(found: Any) -> str | None:
+    if found is None:
+        return "not wrapped: no such method in this version"
+    if not callable(found):
+        return "not wrapped: not a method"
+    code = getattr(found, "__code__", None)
+    if code is not None and code.co_flags & COROUTINE_FLAGS:
+        return "not wrapped: returns before it runs"
+    return None
+
+
+def _keys(function: Any) -> set[str]:
+    """Which hooks a method has already, of this class or inherited."""
+    keys = set()
+    while function is not None:
+        key = vars(function).get("__kvtrace_hook__") if hasattr(function, "__dict__") else None
+        if key is not None:
+            keys.add(key)
+        function = getattr(function, "__wrapped__", None)
+    return keys
+
+
+def _key(hook: Function) -> str:
+    """A hook by its name: a second load may have built the same closure again."""
+    named = getattr(hook, "__qualname__", None) or type(hook).__qualname__
+    return f"{getattr(hook, '__module__', None) or 'unknown'}.{named}".removeprefix("kvtrace.instrument.")
+
+
+def _place(owner: type | ModuleType, name: str) -> str:
+    return f"{getattr(owner, '__qualname__', None) or owner.__name__}.{name}"
+
+
+def _with_fault(hook: Function) -> Function:
+    if "hooks" not in os.environ.get("KVTRACE_FAULT", "").split(","):
+        return hook
+
+    def raising(*_: Any, **__: Any) -> None:
+        raise RuntimeError("KVTRACE_FAULT=hooks")
+
+    return raising
