@@ -1,0 +1,107 @@
+"""One thing that several observers saw is one row of its noun: the nearest tells it, the others add."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.rows import write_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WHOLE = {
+    "op": "load",
+    "request_id": "a",
+    "observer": "scheduler",
+    "process": "core",
+    "span_id": 1,
+    "submit_ns": 10,
+    "start_ns": 10,
+    "end_ns": 60,
+    "usable_ns": 70,
+    "tier_to": "gpu",
+}
+COPY = {
+    "op": "load",
+    "request_id": "a",
+    "observer": "server",
+    "process": "cache",
+    "span_id": 2,
+    "transfer_id": "t",
+    "start_ns": 20,
+    "end_ns": 50,
+    "tier_from": "host",
+    "tier_to": "gpu",
+    "bytes": 100,
+}
+
+
+def _transfers(path: Path, *rows: dict[str, Any]) -> list[tuple[Any, ...]]:
+    run = write_run(path, span=rows)
+    query = "SELECT observer, submit_ns, start_ns, end_ns, usable_ns, bytes FROM transfer ORDER BY start_ns"
+    return run.connection().sql(query).fetchall()
+
+
+def test_a_copy_gets_the_times_of_the_schedulers_whole_around_it(tmp_path: Path) -> None:
+    """Scheduler 10 |-----------------------| 60, usable 70;  server 20 |--------| 50."""
+    assert _transfers(tmp_path / "run", WHOLE, COPY) == [("server", 10, 20, 50, 70, 100)]
+
+
+def test_the_schedulers_whole_stands_where_nobody_saw_a_copy(tmp_path: Path) -> None:
+    assert _transfers(tmp_path / "run", WHOLE) == [("scheduler", 10, 10, 60, 70, None)]
+
+
+def test_a_copy_before_the_schedulers_decision_is_another_transfer(tmp_path: Path) -> None:
+    """A prefetch from disk to host ends before the scheduler asks for the load."""
+    early = COPY | {"start_ns": 0, "end_ns": 5, "tier_from": "disk", "tier_to": "host"}
+    assert _transfers(tmp_path / "run", WHOLE, early) == [
+        ("server", None, 0, 5, None, 100),
+        ("scheduler", 10, 10, 60, 70, None),
+    ]
+
+
+def test_an_open_whole_reaches_to_every_later_copy_and_makes_none_usable(tmp_path: Path) -> None:
+    still = WHOLE | {"end_ns": None, "usable_ns": None}
+    assert _transfers(tmp_path / "run", still, COPY) == [("server", 10, 20, 50, None, 100)]
+
+
+def test_a_store_of_the_same_request_is_not_part_of_a_load(tmp_path: Path) -> None:
+    store = COPY | {"op": "store", "tier_from": "gpu", "tier_to": "host"}
+    assert len(_transfers(tmp_path / "run", WHOLE, store)) == 2
+
+
+def test_the_own_times_of_a_copy_stay_where_they_reach_further(tmp_path: Path) -> None:
+    further = COPY | {"submit_ns": 5, "usable_ns": 90}
+    assert _transfers(tmp_path / "run", WHOLE, further) == [("server", 5, 20, 50, 90, 100)]
+
+
+def test_an_inquiry_is_one_row_and_the_caches_answer_adds_the_tiers(tmp_path: Path) -> None:
+    """Scheduler 0 |----------| 40;  server 10 |---| 30."""
+    asked = {
+        "op": "lookup", "request_id": "a", "observer": "scheduler", "process": "core", "span_id": 1,
+        "start_ns": 0, "end_ns": 40, "found_tokens": 512, "outcome": "ok", "requested_tokens": 600,
+    }  # fmt: skip
+    answered = {
+        "op": "lookup", "request_id": "a", "observer": "server", "process": "cache", "span_id": 1,
+        "start_ns": 10, "end_ns": 30, "found_tokens": 512, "found_by_tier": [("host", 512)], "outcome": "ok",
+    }  # fmt: skip
+    run = write_run(tmp_path / "run", span=[asked, answered])
+    query = "SELECT observer, start_ns, end_ns, requested_tokens, found_by_tier['host'] FROM lookup"
+    assert run.connection().sql(query).fetchall() == [("scheduler", 0, 40, 600, 512)]
+
+
+def test_a_cache_that_nobody_watched_asking_keeps_its_own_inquiries(tmp_path: Path) -> None:
+    answered = {"op": "lookup", "request_id": "a", "observer": "server", "start_ns": 10, "end_ns": 30}
+    run = write_run(tmp_path / "run", span=[answered | {"span_id": 1}, answered | {"span_id": 2}])
+    assert run.connection().sql("SELECT count(*) FROM lookup").fetchall() == [(2,)]
+
+
+def test_a_derived_queue_time_stands_only_where_nobody_watched_the_queue(tmp_path: Path) -> None:
+    derived = {"op": "queue", "evidence": "derived", "reason": "unknown", "start_ns": 0, "end_ns": 9}
+    watched = {"op": "queue", "evidence": "shim", "reason": "capacity", "start_ns": 1, "end_ns": 8}
+    run = write_run(
+        tmp_path / "run",
+        span=[derived | {"request_id": "a"}, watched | {"request_id": "a"}, derived | {"request_id": "b"}],
+    )
+    rows = run.connection().sql("SELECT request_id, reason FROM queue ORDER BY request_id").fetchall()
+    assert rows == [("a", "capacity"), ("b", "unknown")]
