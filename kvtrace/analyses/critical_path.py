@@ -11,12 +11,15 @@ from kvtrace.analyses.exposure import layers
 from kvtrace.analyses.exposure.cache import blocks, prepare
 from kvtrace.analyses.exposure.layers import CLASSES, FIRST_HOP, LOAD
 from kvtrace.analyses.exposure.sweep import NO_SPAN, pieces, segments, width
-from kvtrace.analyses.exposure.totals import winners
+from kvtrace.analyses.exposure.totals import Winners, winners
+from kvtrace.analyses.exposure.users import alone, together
+from kvtrace.errors import UsageError
 
 if TYPE_CHECKING:
     from kvtrace.analyses.exposure.layers import Ids, Ints
-    from kvtrace.analyses.exposure.sweep import Intervals, Pieces, Requests, Segments
-    from kvtrace.analyses.exposure.totals import Window, Winners
+    from kvtrace.analyses.exposure.sweep import Pieces, Requests
+    from kvtrace.analyses.exposure.totals import Window
+    from kvtrace.analyses.exposure.users import Together
     from kvtrace.run import Run
 
 COLUMNS = {
@@ -42,15 +45,30 @@ _OWNING = {
 
 
 def critical_path(
-    run: Run, *, window: Literal["ttft", "decode", "e2e"] = "e2e", requests: tuple[str, ...] = ()
+    run: Run,
+    *,
+    window: Literal["ttft", "decode", "e2e"] = "e2e",
+    requests: tuple[str, ...] = (),
+    by: Literal["request", "user"] = "request",
 ) -> pl.DataFrame:
     """What was each request waiting for, instant by instant, in time order?
 
     The same partition as `exposure`: segments of a request and window do not overlap and sum to the window.
     The span of a segment is the earliest started of the winning ones; a change of span starts a new segment.
 
+    By user, requests with the same user_request_id - prefill and decode of one call - are one: from the
+    first arrival to the last end, each instant in the strongest class that any of them is in, on its own
+    engine, between its own arrival and end. The first token is that of the request which ends last: a
+    prefill's own is read by nobody. Where none is there, the time is other: on the way between the two.
+    A handoff is a load like any other. Compute is known in a window where it is of all its requests.
+
+    Options:
+        window: which part of the time
+        requests: only these; by user: ids of users
+        by: request, or user to join the requests of one user_request_id
+
     Columns:
-        request_id: the request
+        request_id: the request; by user the user_request_id, the request's own id where it has none
         window: ttft, decode or e2e
         seq: 0 for the first segment of the request
         start_ns: start, unix ns
@@ -59,12 +77,18 @@ def critical_path(
         hop: tier_from->tier_to of a load; null for every other class
         span_id: the earliest started of the winning spans; null for other, and for a span without an id
     """
-    prepared = prepare(run, requests)
-    ids = prepared.table.select(pl.col("number").cast(pl.Int64), "request_id")
+    if by not in ("request", "user"):
+        raise UsageError(f"critical_path: by must be request or user, not {by}.")
+    prepared = prepare(run, requests, by_user=by == "user")
+    ids = prepared.user_table.select(request_id="user_id", number=pl.int_range(pl.len(), dtype=pl.Int64))
     frames = [pl.DataFrame(schema={**COLUMNS, "number": pl.Int64})]
     for part, found in blocks(prepared, owners=True):
-        chosen = next(w for w in prepared.windows(part) if w.name == window)
-        frames.append(_paths(part, found, chosen))
+        parts = pieces(found, part, owners=True)
+        cuts = segments(parts, [], part)
+        users, user = prepared.users_of(part)
+        chosen = next(w for w in prepared.windows(users) if w.name == window)
+        whole = together(cuts, user, users) if by == "user" else alone(cuts)
+        frames.append(_paths(whole.within(chosen), parts, part, users.first, chosen))
     rows = pl.concat(frames, how="diagonal").drop("request_id")
     return rows.join(ids, on="number", maintain_order="left").select(list(COLUMNS))
 
@@ -89,31 +113,43 @@ def _wins_with(layer: int, active: Ints, won: Winners) -> layers.Bools:
     return wins
 
 
-def _spans(parts: list[Pieces], cuts: Segments, won: Winners, block: Requests) -> tuple[Ids, layers.Bools]:
-    """Span of every segment, if it has one: the earliest started of the winners (ties: the smaller id)."""
-    key = cuts.request * width(block) + (cuts.s - block.start[cuts.request])
-    started = np.zeros(key.size, np.int64)
-    span = np.full(key.size, NO_SPAN, np.uint64)
-    found = np.zeros(key.size, bool)
-    for piece in parts:
-        wins = _wins_with(piece.layer, cuts.layers, won) & (((cuts.layers >> piece.layer) & 1) == 1)
-        at = np.flatnonzero(wins)
+def _spans(pieces: list[Pieces], whole: Together, won: Winners, block: Requests) -> tuple[Ids, layers.Bools]:
+    """Span of every cell, if it has one: the earliest started of the winners (ties: the smaller id)."""
+    parts, cell = whole.parts, whole.cell
+    mine = Winners(whole.part_own, won.winner[cell], won.hop[cell])
+    part_of_it = ((mine.own >> mine.winner) & 1) == 1  # the winner may be another request's
+    key = parts.request * width(block) + (parts.s - block.start[parts.request])
+    started = np.zeros(whole.cells.s.size, np.int64)
+    span = np.full(started.size, NO_SPAN, np.uint64)
+    found = np.zeros(started.size, bool)
+    for piece in pieces:
+        wins = _wins_with(piece.layer, parts.layers, mine) & (((parts.layers >> piece.layer) & 1) == 1)
+        at = np.flatnonzero(wins & part_of_it)
         own = np.searchsorted(piece.s, key[at], side="right") - 1
-        earlier = piece.started[own] < started[at]
-        same = (piece.started[own] == started[at]) & (piece.span[own] < span[at])
-        take = ~found[at] | earlier | same
-        at, own = at[take], own[take]
-        started[at], span[at], found[at] = piece.started[own], piece.span[own], True
+        _earliest(cell[at], piece.started[own], piece.span[own], (started, span, found))
     return span, span != NO_SPAN
 
 
-def _paths(block: Requests, intervals: Intervals, window: Window) -> pl.DataFrame:
-    """Segments of one window of a block, those with the same winner joined."""
-    parts = pieces(intervals, block, owners=True)
-    cuts = segments(parts, [], block)
-    cuts = cuts.where((cuts.s >= window.begin[cuts.request]) & (cuts.e <= window.end[cuts.request]))
-    won = winners(cuts.request, cuts.layers, cuts.e - cuts.s, window)
-    span, known = _spans(parts, cuts, won, block)
+def _earliest(cell: Ints, began: Ints, name: Ids, best: tuple[Ints, Ids, layers.Bools]) -> None:
+    """Keep of every cell the earliest started; several requests may have one each."""
+    started, span, found = best
+    if (cell[1:] <= cell[:-1]).any():
+        order = np.lexsort((name, began, cell))
+        order = order[np.append(True, cell[order][1:] != cell[order][:-1])]
+        cell, began, name = cell[order], began[order], name[order]
+    earlier = (began < started[cell]) | ((began == started[cell]) & (name < span[cell]))
+    take = ~found[cell] | earlier
+    cell = cell[take]
+    started[cell], span[cell], found[cell] = began[take], name[take], True
+
+
+def _paths(
+    whole: Together, pieces: list[Pieces], block: Requests, first: int, window: Window
+) -> pl.DataFrame:
+    """Segments of one window of a block, those with the same winner joined; `first` is its first user."""
+    cuts = whole.cells
+    won = winners(cuts.request, cuts.layers, whole.own, cuts.e - cuts.s, window)
+    span, known = _spans(pieces, whole, won, block)
     change = np.ones(cuts.s.size, bool)
     sides = (cuts.request, won.winner, won.hop, span)
     change[1:] = np.any([side[1:] != side[:-1] for side in sides], axis=0)
@@ -122,7 +158,7 @@ def _paths(block: Requests, intervals: Intervals, window: Window) -> pl.DataFram
     hop = [layers.hop_name(int(number)) if number >= 0 else None for number in won.hop[begin]]
     frame = pl.DataFrame(
         {
-            "number": cuts.request[begin] + block.first,
+            "number": cuts.request[begin] + first,
             "start_ns": cuts.s[begin],
             "end_ns": cuts.e[end],
             "class": pl.Series(CLASSES).gather(won.winner[begin]),

@@ -90,6 +90,18 @@ def runs(draw: st.DrawFn) -> Run:
     )
 
 
+@st.composite
+def of_users(draw: st.DrawFn) -> Run:
+    """A run in which some requests are of one user; a user's name may be that of a request."""
+    users = st.sampled_from((None, "u0", "u0", "u1", "r0", "r1"))
+
+    def named(row: Row) -> Row:
+        return {**row, "user_request_id": draw(users)} if row["op"] == "request" else row
+
+    run = draw(runs())
+    return replace(run, spans=tuple(named(row) for row in run.spans))
+
+
 def _many(rows: st.SearchStrategy[Any], most: int) -> st.SearchStrategy[list[Any]]:
     """Any number as likely as another; lists() alone prefers few."""
     return st.integers(0, most).flatmap(lambda size: st.lists(rows, min_size=size, max_size=size))

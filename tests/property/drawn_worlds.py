@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from tests.property.drawn_rows import Row
 
-_NAMES = ("engine", "process", "request_id", "transfer_id")
+_NAMES = ("engine", "process", "request_id", "user_request_id", "transfer_id")
 _IDS = 1000
 
 
-def worlds(size: int = 12) -> st.SearchStrategy[list[Run]]:
+def worlds(one: st.SearchStrategy[Run] | None = None, size: int = 12) -> st.SearchStrategy[list[Run]]:
     """So many drawn runs."""
-    return st.lists(runs(), min_size=size, max_size=size)
+    return st.lists(runs() if one is None else one, min_size=size, max_size=size)
 
 
 def apart(run: Run) -> Run:

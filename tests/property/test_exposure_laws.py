@@ -199,7 +199,7 @@ def test_the_size_of_blocks_changes_nothing(size: int, every: list[drawn.Run]) -
         assert ask_path(run) == path
 
 
-@given(worlds(6))
+@given(worlds(size=6))
 @cases(2)
 def test_nor_does_a_narrow_axis(every: list[drawn.Run]) -> None:
     run = packed(every)

@@ -4,6 +4,7 @@ layers.py      bits: what can be going on, and what class it makes
 intervals.py   SQL: requests, their windows and their intervals
 sweep.py       intervals -> segments in which nothing changes
 totals.py      segments -> rows; work.py the plain sums beside them
+users.py       several requests of one user as one
 cache.py       block by block over a whole run, kept under RUN/.derived
 """
 

@@ -30,6 +30,7 @@ from kvtrace.analyses.exposure.sweep import (
     width,
 )
 from kvtrace.analyses.exposure.totals import Window, amounts, block_rows
+from kvtrace.analyses.exposure.users import users
 from kvtrace.analyses.exposure.work import Work
 from kvtrace.run.derived import derived_folder, files_hash, published
 from kvtrace.run.nouns import create_views
@@ -49,16 +50,38 @@ MEMORY_LIMIT = "700MB"
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run made ready for the sweep: its requests as numbers, its waits, and where intervals come from."""
+    """A run made ready for the sweep: its requests as numbers, its waits, and where intervals come from.
+
+    `users` has a row a user, which is a row a request unless users are asked for; `user` says whose each
+    request is. Requests of one user follow each other, and stay in one block.
+    """
 
     connection: duckdb.DuckDBPyConnection
     table: pl.DataFrame
     block: Requests
     waits: Waits
+    user_table: pl.DataFrame
+    users: Requests
+    user: Ints
+
+    def users_of(self, part: Requests) -> tuple[Requests, Ints]:
+        """The users of a block, and whose each of its requests is (0 = first of the block)."""
+        own = self.user[part.first : part.first + part.start.size]
+        return self.users.part(int(own[0]), int(own[-1]) + 1), own - own[0]
+
+    def first_of(self, number: int) -> int:
+        """The first request of the user of this one."""
+        return int(np.searchsorted(self.user, self.user[number]))
+
+    def middle(self, low: int, high: int) -> int:
+        """Where to halve [low, high) without parting a user's requests; `low` where that cannot be."""
+        half = (low + high) // 2
+        first, after = (int(np.searchsorted(self.user, self.user[half] + more)) for more in (0, 1))
+        return first if first > low else after if after < high else low
 
     def windows(self, part: Requests) -> list[Window]:
-        """The three windows of some consecutive requests."""
-        rows = self.table.slice(part.first, part.start.size)
+        """The three windows of some consecutive users."""
+        rows = self.user_table.slice(part.first, part.start.size)
         begin_decode = np.where(part.token >= 0, part.token, part.last)
         first_end = np.where(part.token >= 0, part.token, part.stop)
 
@@ -76,23 +99,32 @@ def _numbers(column: pl.Series) -> Ints:
     return column.cast(pl.Int64).fill_null(-1).to_numpy()
 
 
-def prepare(run: Run, only: tuple[str, ...] = ()) -> Prepared:
-    """Read requests (`only` these, or all) and waits of a run; intervals are streamed later."""
+def prepare(run: Run, only: tuple[str, ...] = (), *, by_user: bool = False) -> Prepared:
+    """Read requests (`only` these or of these users, or all) and waits of a run; intervals come later."""
     scratch = derived_folder(run) / f"spill-{uuid.uuid4().hex[:12]}"
     connection = duckdb.connect(
         ":memory:", config={"memory_limit": MEMORY_LIMIT, "temp_directory": str(scratch)}
     )
     create_views(connection, run.path)
-    queries.prepare(connection, only)
+    queries.prepare(connection, only, by_user=by_user)
     table = pl.DataFrame(queries.requests(connection))
     waits = pl.DataFrame(queries.waits(connection))
     engines = waits.select("engine", "engine_number").unique(maintain_order=True)
     table = table.join(engines, on="engine", how="left", maintain_order="left")
-    block = Requests(
-        0, _numbers(table["start_ns"]), _numbers(table["stop_ns"]), _numbers(table["token_ns"]),
-        _numbers(table["engine_number"]),
-    )  # fmt: skip
-    return Prepared(connection, table, block, _waits(waits, table))
+    block = _requests(table, _numbers(table["engine_number"]))
+    waiting = _waits(waits, table)
+    if not by_user:
+        return Prepared(connection, table, block, waiting, table, block, np.arange(table.height))
+    found = users(connection)
+    numbered = found.select("user_id", user=pl.int_range(pl.len()))
+    user = _numbers(table.join(numbered, on="user_id", how="left", maintain_order="left")["user"])
+    everywhere = _requests(found, np.full(found.height, -1))
+    return Prepared(connection, table, block, waiting, found, everywhere, user)
+
+
+def _requests(table: pl.DataFrame, engine: Ints) -> Requests:
+    start, stop, token = (_numbers(table[name]) for name in ("start_ns", "stop_ns", "token_ns"))
+    return Requests(0, start, stop, token, engine)
 
 
 def _waits(waits: pl.DataFrame, table: pl.DataFrame) -> Waits:
@@ -120,7 +152,7 @@ def blocks(prepared: Prepared, *, owners: bool) -> Iterator[tuple[Requests, Inte
     for batch in queries.stream(prepared.connection, owners=owners):
         held.append(batch)
         rows += batch.num_rows
-        last = batch["number"][-1].as_py() if batch.num_rows else first
+        last = prepared.first_of(batch["number"][-1].as_py()) if batch.num_rows else first
         if rows >= BLOCK_INTERVALS and last > first:
             table = pa.Table.from_batches(held)
             keep = pc.sum(pc.less(table["number"], last)).as_py()
@@ -137,9 +169,9 @@ def _fitting(
     if high <= low:
         return
     part = prepared.block.part(low, high)
-    too_long = part.start.size * width(part) > MOST_CELLS
-    if high - low > 1 and (too_long or prepared.waits.count(part).sum() > 4 * BLOCK_INTERVALS):
-        middle = (low + high) // 2
+    too_long = part.start.size * width(prepared.users_of(part)[0]) > MOST_CELLS
+    middle = prepared.middle(low, high)
+    if middle > low and (too_long or prepared.waits.count(part).sum() > 4 * BLOCK_INTERVALS):
         at = pc.sum(pc.less(table["number"], middle)).as_py() or 0 if table is not None else 0
         yield from _fitting(prepared, low, middle, table.slice(0, at) if table else None, owners=owners)
         yield from _fitting(prepared, middle, high, table.slice(at) if table else None, owners=owners)

@@ -36,11 +36,14 @@ FROM record WHERE engine IS NOT NULL GROUP BY engine;
 _ARRIVED = """
 CREATE TEMP TABLE arrived AS
 SELECT
-    (row_number() OVER (ORDER BY request_id) - 1)::INTEGER AS number, request_id, engine, start_ns, end_ns,
-    first_token_ns
-FROM request
+    (row_number() OVER (ORDER BY user_id, request_id) - 1)::INTEGER AS number, request_id, user_id, engine,
+    start_ns, end_ns, first_token_ns
+FROM (
+    SELECT *, CASE WHEN $by_user THEN coalesce(user_request_id, request_id) ELSE request_id END AS user_id
+    FROM request
+)
 WHERE start_ns IS NOT NULL AND (end_ns IS NULL OR end_ns >= start_ns)
-  AND ($only IS NULL OR list_contains($only, request_id));
+  AND ($only IS NULL OR list_contains($only, user_id));
 """
 
 _STEPS = f"""
@@ -103,14 +106,14 @@ _REQUESTS = """
 CREATE TEMP TABLE windowed AS
 WITH named AS (
     SELECT
-        r.number, r.request_id, r.start_ns, r.end_ns,
+        r.number, r.request_id, r.user_id, r.start_ns, r.end_ns,
         coalesce(r.first_token_ns, s.token_ns) AS token_ns,
         coalesce(s.engine, a.engine, r.engine) AS engine,
         s.engine IS NOT NULL AS is_member
     FROM arrived r LEFT JOIN stepped s USING (number) LEFT JOIN asked a USING (number)
 ), ended AS (
     SELECT
-        n.number, n.request_id, n.engine, n.is_member, n.start_ns,
+        n.number, n.request_id, n.user_id, n.engine, n.is_member, n.start_ns,
         CASE WHEN n.token_ns >= n.start_ns THEN n.token_ns END AS token_ns,
         n.end_ns IS NULL AS unfinished,
         greatest(n.start_ns, coalesce(n.end_ns, e.last_ns)) AS stop_ns
@@ -200,10 +203,13 @@ ORDER BY w.engine, w.start_ns, w.span_id
 """  # noqa: S608 - constants of this module
 
 
-def prepare(connection: duckdb.DuckDBPyConnection, only: tuple[str, ...] = ()) -> None:
-    """Create the temporary tables that the queries below read; `only` keeps these requests (none: all)."""
+def prepare(connection: duckdb.DuckDBPyConnection, only: tuple[str, ...] = (), *, by_user: bool) -> None:
+    """Create the temporary tables that the queries below read; `only` keeps these (none: all).
+
+    By user, the requests of a user follow each other, and `only` names users.
+    """
     connection.execute(_LAST_RECORDS)
-    connection.execute(_ARRIVED, {"only": list(only) or None})
+    connection.execute(_ARRIVED, {"only": list(only) or None, "by_user": by_user})
     for statements in (_STEPS, _LOSSES, _REQUESTS):
         connection.execute(statements)
     connection.execute(_ROWS.replace("$tiers", str(list(TIERS))))

@@ -157,8 +157,8 @@ class Segments:
     layers: Ints
     open_layers: Ints
 
-    def where(self, mask: Bools) -> Segments:
-        """The segments for which the mask holds."""
+    def where(self, mask: Bools | Ints) -> Segments:
+        """The segments for which the mask holds, or those at these places."""
         return Segments(
             *(getattr(self, name)[mask] for name in ("request", "s", "e", "layers", "open_layers"))
         )

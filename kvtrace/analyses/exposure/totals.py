@@ -160,10 +160,9 @@ def hops_in(active: Ints) -> list[int]:
     return [hop for hop in range(HOPS) if (seen >> hop) & 1]
 
 
-def winners(request: Ints, active: Ints, length: Ints, window: Window) -> Winners:
-    """Who wins, wherever something is active inside a window."""
-    own = layers.classes_of(active, active)
-    own &= np.where(window.exact[request], np.int64(-1), ~np.int64(1 << layers.COMPUTE))
+def winners(request: Ints, active: Ints, own: Ints, length: Ints, window: Window) -> Winners:
+    """Who wins, wherever something is active inside a window: `own` classes, of the `active` layers."""
+    own = own & np.where(window.exact[request], np.int64(-1), ~np.int64(1 << layers.COMPUTE))
     winner = layers.first_bit(own)
     hop = np.where(winner == LOAD, bottlenecks(request, active, length, window.begin.size), -1)
     return Winners(own, winner, hop)
@@ -197,7 +196,8 @@ def _window(
     """One window, class by class."""
     window, size = windows[place], block.start.size
     part = every.within(place)
-    decided = winners(part.request, part.layers, part.length, window)
+    own = layers.classes_of(part.layers, part.layers)
+    decided = winners(part.request, part.layers, own, part.length, window)
     opened = np.zeros_like(decided.own)
     if part.open_layers.any():
         opened = layers.classes_of(part.open_layers, part.layers) & decided.own

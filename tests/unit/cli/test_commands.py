@@ -49,6 +49,12 @@ def test_an_option_that_takes_several_is_repeated(run_path: Path, capsys: pytest
     assert {row["request_id"] for row in rows} == {FORMULA}
 
 
+def test_a_path_may_be_asked_for_by_user(run_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["analyze", "critical_path", str(run_path), "--format", "json"]
+    rows = [json.loads(output([*words, "--by", by], capsys)) for by in ("user", "request")]
+    assert rows[0] == rows[1]  # nobody has a user_request_id here: every request stands alone
+
+
 def test_the_help_of_a_question_shows_its_options(capsys: pytest.CaptureFixture[str]) -> None:
     out = output(["analyze", "exposure", "--help"], capsys)
     for said in ("--window", "ttft, decode, e2e", "--format", "--output", "kvtrace analyze exposure run"):
