@@ -1,10 +1,12 @@
 """The attributes of a batch by name, and which of them a dialect understood.
 
-Text is never copied while dialects look at it: a name gives, per span, the position of its value (-1: none),
-and a column of text is such positions until the batch is whole.
+Text is never copied while dialects look at it: a name gives, per span, the number of its value among the
+different values of the batch (-1: none), and a column of text is such numbers until the batch is whole.
 """
 
 from __future__ import annotations
+
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +14,20 @@ import polars as pl
 import pyarrow as pa
 
 Mask = npt.NDArray[np.bool_]
-Positions = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.integer]
 FEW_NAMES = 2**15
 EXACT_FLOATS = 2.0**53
 """Below this every whole float64 is one integer."""
+
+
+def used(codes: Positions, words: pa.Array) -> pa.Array:
+    """A dictionary column of codes (-1: null) into words, with a dictionary of those that occur."""
+    known = codes >= 0
+    occurs = np.zeros(len(words), bool)
+    occurs[codes[known]] = True
+    number = np.append(np.cumsum(occurs, dtype=np.int32) - np.int32(1), np.int32(-1))
+    indices = pa.array(number[codes], mask=None if known.all() else ~known)
+    return pa.DictionaryArray.from_arrays(indices, words.filter(pa.array(occurs)))
 
 
 def map_array(rows: int, row: Positions, keys: pa.Array, values: pa.Array) -> pa.MapArray:
@@ -27,12 +39,8 @@ def map_array(rows: int, row: Positions, keys: pa.Array, values: pa.Array) -> pa
 
 
 def _whole_numbers(text: pa.Array) -> tuple[npt.NDArray[np.int64], Mask]:
-    """Texts as int64 and where they are: all at once when every one is, else one by one."""
-    try:
-        found = text.cast(pa.int64())
-        return found.to_numpy(zero_copy_only=False), np.ones(len(text), bool)
-    except pa.ArrowInvalid:
-        series = pl.Series(text)
+    """Texts as int64 and where they are: 12, "12" and 12.0 are; 1.5 and "twelve" are not."""
+    series = pl.Series(text)
     whole = series.cast(pl.Int64, strict=False)
     number = series.cast(pl.Float64, strict=False)
     close = ((number == number.round(0)) & (number.abs() < EXACT_FLOATS)).fill_null(value=False)
@@ -42,10 +50,7 @@ def _whole_numbers(text: pa.Array) -> tuple[npt.NDArray[np.int64], Mask]:
 
 def _finite_numbers(text: pa.Array) -> npt.NDArray[np.float64]:
     """Texts as float64, NaN where they are no finite number."""
-    try:
-        number = text.cast(pa.float64()).to_numpy(zero_copy_only=False).copy()
-    except pa.ArrowInvalid:
-        number = pl.Series(text).cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy().copy()
+    number = pl.Series(text).cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy().copy()
     number[~np.isfinite(number)] = np.nan
     return number
 
@@ -61,7 +66,9 @@ class Attributes:
         self._names: list[str] = key.dictionary.to_pylist()
         self._codes = key.indices.to_numpy(zero_copy_only=False)
         self._row = table["row"].to_numpy().astype(np.int64)
-        self.values = table["value"].combine_chunks()
+        value = table["value"].combine_chunks()
+        self._value = value.indices.to_numpy(zero_copy_only=False)
+        self.values: pa.Array = value.dictionary
         few = self._codes.astype(np.int16) if len(self._names) < FEW_NAMES else self._codes
         self._order = np.argsort(few, kind="stable")  # a radix sort for 16 bits
         self._starts = np.searchsorted(self._codes[self._order], np.arange(len(self._names) + 1))
@@ -77,23 +84,24 @@ class Attributes:
         return self._order[:0] if code is None else self._order[self._starts[code] : self._starts[code + 1]]
 
     def at(self, name: str) -> Positions:
-        """Position of the attribute's value for every span, -1 without one (the last one, if it has two)."""
-        found = np.full(self.rows, -1, np.int64)
+        """Number of the attribute's value for every span, -1 without one (the last one, if it has two)."""
+        found = np.full(self.rows, -1, np.int32)
         own = self._positions(name)
-        found[self._row[own]] = own
+        found[self._row[own]] = self._value[own]
         return found
 
     def strings(self, at: Positions) -> pa.Array:
-        """The texts at some positions, null for -1."""
-        return self.values.take(pa.array(at, mask=at < 0))
+        """The texts of some numbers, null for -1, as a dictionary of those that occur."""
+        return used(at, self.values)
 
     def integers(self, name: str) -> tuple[npt.NDArray[np.int64], Mask]:
-        """The attribute as int64 and where it is one: 12, "12" and 12.0 are; 1.5 and "twelve" are not."""
+        """The attribute as int64 and where it is one."""
         values, valid = np.zeros(self.rows, np.int64), np.zeros(self.rows, bool)
         own = self._positions(name)
         if own.size:
-            rows = self._row[own]
-            values[rows], valid[rows] = _whole_numbers(self.values.take(pa.array(own)))
+            rows, at = self._row[own], self._value[own]
+            whole, is_whole = self._whole
+            values[rows], valid[rows] = whole[at], is_whole[at]
         return values, valid
 
     def floats(self, name: str) -> npt.NDArray[np.float64]:
@@ -101,12 +109,20 @@ class Attributes:
         values = np.full(self.rows, np.nan)
         own = self._positions(name)
         if own.size:
-            values[self._row[own]] = _finite_numbers(self.values.take(pa.array(own)))
+            values[self._row[own]] = self._finite[self._value[own]]
         return values
+
+    @cached_property
+    def _whole(self) -> tuple[npt.NDArray[np.int64], Mask]:
+        return _whole_numbers(self.values)
+
+    @cached_property
+    def _finite(self) -> npt.NDArray[np.float64]:
+        return _finite_numbers(self.values)
 
     def texts(self, name: str) -> pl.Series:
         """The attribute of every span as text, null without one."""
-        return pl.Series(name, self.strings(self.at(name)))
+        return pl.Series(name, self.strings(self.at(name)).cast(pa.string()))
 
     def understood(self, name: str, mask: Mask) -> None:
         """Note that these spans' attribute went into a column: it does not stay in the rest."""
@@ -129,4 +145,4 @@ class Attributes:
             left = np.sort(left[pair.size - 1 - last])
             code = self._codes[left].astype(np.int64)
         keys = pa.array(self._names, pa.string()).take(pa.array(code))
-        return map_array(self.rows, self._row[left], keys, self.values.take(pa.array(left)))
+        return map_array(self.rows, self._row[left], keys, self.values.take(pa.array(self._value[left])))

@@ -1,7 +1,7 @@
 """The columns of a batch while dialects fill them, each for its own rows.
 
 Three kinds, all of them plain arrays until the batch is whole: words (a code into a short list), text
-(positions among the attribute values), and numbers (with a mask of where they are known).
+(numbers among the attribute values), and numbers (with a mask of where they are known).
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Columns:
         else:
             at = self.attributes.at(attribute)
             fits = mask & (at >= 0)
-            current = self._text.setdefault(column, np.full(self.rows, -1, np.int64))
+            current = self._text.setdefault(column, np.full(self.rows, -1, np.int32))
             current[fits] = at[fits]
         self.attributes.understood(attribute, fits)
 
@@ -133,7 +133,7 @@ class Columns:
         fits = np.zeros(self.rows, bool)
         at = self.attributes.at(attribute)
         given = np.flatnonzero(mask & (at >= 0))
-        found = self.attributes.strings(at[given]).dictionary_encode()
+        found = self.attributes.strings(at[given])
         codes = found.indices.to_numpy(zero_copy_only=False)
         for number, word in enumerate(found.dictionary.to_pylist()):
             rows = given[codes == number]
@@ -181,7 +181,7 @@ class Columns:
         if column in self._text:
             own = self._text[column]
             return pc.if_else(
-                pa.array(own >= 0), self.attributes.strings(own), found.cast(pa.string())
+                pa.array(own >= 0), self.attributes.strings(own).cast(pa.string()), found.cast(pa.string())
             ).dictionary_encode()
         return found
 

@@ -47,7 +47,7 @@ SPANS = _schema(
 ATTRIBUTES = _schema(
     ("row", pa.int32()),
     ("key", pa.dictionary(pa.int32(), pa.string())),
-    ("value", pa.string()),
+    ("value", pa.dictionary(pa.int32(), pa.string())),
 )
 """Columns of `SpanBatch.attributes`."""
 
@@ -99,7 +99,10 @@ class Gate:
 
 @dataclass(slots=True)
 class Attributes:
-    """Attributes on their way into a table: span row, name, text (null = missing, will be left out)."""
+    """Attributes on their way into a table: span row, name, text (null = missing, will be left out).
+
+    Names and texts are dictionary columns, or become some.
+    """
 
     rows: Matrix
     keys: Column
@@ -153,8 +156,7 @@ def notes(*, keep_content: bool) -> Notes:
 
 def assemble(spans: pa.Table, own: Attributes, extras: Extras, noted: Notes) -> SpanBatch:
     """Bring own attributes and extras into one table, in span order, without content and missing values."""
-    rows, keys, values = own.rows, own.keys, own.values
-    keys = keys if pa.types.is_dictionary(keys.type) else keys.dictionary_encode()
+    rows, keys, values = own.rows, _dictionary(own.keys), _dictionary(own.values)
     if values.null_count:
         present = values.is_valid()
         rows = rows[present.to_numpy(zero_copy_only=False)]
@@ -163,27 +165,36 @@ def assemble(spans: pa.Table, own: Attributes, extras: Extras, noted: Notes) -> 
         rows, keys, values = _without_content(rows, keys, values, noted.gate.dropped)
     if extras.rows:
         rows = np.concatenate([rows, np.array(extras.rows, dtype=np.int32)])
-        more = pa.array(extras.keys, pa.string()).dictionary_encode()
-        joined = pa.chunked_array([keys, more]).unify_dictionaries().combine_chunks()
-        values = pa.concat_arrays([values, pa.array(extras.values, pa.string())])
+        keys, values = _joined(keys, extras.keys), _joined(values, extras.values)
         order = np.argsort(rows, kind="stable")  # stable: a span's own attributes stay before its extras
-        rows, keys, values = rows[order], joined.take(order), values.take(order)
+        rows, keys, values = rows[order], keys.take(order), values.take(order)
     attributes = pa.Table.from_arrays([pa.array(rows, pa.int32()), keys, values], schema=ATTRIBUTES)
     undecodable = tuple(Undecodable(detail, count) for detail, count in noted.losses.items() if count)
     return SpanBatch(spans, attributes, tuple(noted.resources), undecodable, dict(noted.gate.dropped))
 
 
+def _dictionary(texts: Column) -> Column:
+    return texts if pa.types.is_dictionary(texts.type) else texts.dictionary_encode()
+
+
+def _joined(texts: Column, more: list[str]) -> Column:
+    """A dictionary column and the texts that follow it."""
+    both = [texts, pa.array(more, pa.string()).dictionary_encode()]
+    return pa.chunked_array(both).unify_dictionaries().combine_chunks()
+
+
 def _without_content(
     rows: Matrix, keys: Column, values: Column, dropped: Counter[str]
 ) -> tuple[Matrix, Column, Column]:
-    """Filter by name; names are looked at once each, not once a row."""
+    """Filter by name; names are looked at once each, not once a row. No dictionary keeps what was dropped."""
     names = keys.dictionary.to_pylist()
     content = np.array([is_content(name) for name in names], dtype=bool)
-    if not content.any():
-        return rows, keys, values
     indices = keys.indices.to_numpy()
     counts = np.bincount(indices, minlength=len(names))
+    if not counts[content].any():
+        return rows, keys, values
     dropped.update({names[i]: int(counts[i]) for i in np.flatnonzero(content) if counts[i]})
     stays = ~content[indices]
     mask = pa.array(stays)
-    return rows[stays], keys.filter(mask), values.filter(mask)
+    texts = values.filter(mask).cast(pa.string()).dictionary_encode()
+    return rows[stays], keys.filter(mask), texts

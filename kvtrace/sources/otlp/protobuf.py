@@ -1,17 +1,21 @@
 """OTLP protobuf, vectorised: upb says whether a payload is sound, ptars turns it into Arrow, numpy pivots.
 
-ptars alone is not safe on hostile bytes (it panics on lengths near 2^64 and accepts what upb calls
-corrupt), so upb sees every payload first. ptars gets a trimmed descriptor:
+    payloads ──► spans, their attributes still bytes ──► spans
+                                      └──► each different attribute once, as if of one span ──► attributes
 
-* a payload that upb would write in another length than it came (a field that OTLP has once and that
-  arrives twice, a default written out) is read right by the loop alone, and goes there;
+Spans repeat most of their attributes, name and value, so both look at the bytes of an attribute only once.
+
+ptars alone is not safe on hostile bytes (it panics on lengths near 2^64 and accepts what upb calls
+corrupt), so upb sees everything first. ptars gets a trimmed descriptor:
+
+* what upb would write in another length than it came (a field that OTLP has once and that arrives twice,
+  a default written out) is read right by the loop alone, and goes there;
 * what is recursive or rare (arrays, maps, events, links, resources) is declared as bytes and decoded by
   the official classes, row by row, only where it occurs.
 """
 
 from __future__ import annotations
 
-import base64
 import importlib
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -19,15 +23,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pa_compute
-from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
-from opentelemetry.proto.common.v1.common_pb2 import ArrayValue, KeyValueList
+from opentelemetry.proto.common.v1 import common_pb2
+from opentelemetry.proto.resource.v1 import resource_pb2
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1 import trace_pb2
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
 
-from kvtrace.sources.otlp import batch, ids, values
+from kvtrace.sources.otlp import batch, ids, protobuf_texts, values
 from kvtrace.sources.otlp import protobuf_loop as loop
 from kvtrace.sources.otlp.protobuf_loop import decode_with_loop
+from kvtrace.sources.otlp.protobuf_texts import OddError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,19 +55,19 @@ AnyValue string_value 1 string | bool_value 2 bool | int_value 3 int64 | double_
 KeyValue key 1 string | value 2 AnyValue
 Status message 2 string | code 3 int32
 Span trace_id 1 bytes | span_id 2 bytes | parent_span_id 4 bytes | name 5 string | start 7 fixed64 \
-| end 8 fixed64 | attributes 9 KeyValue* | events 11 bytes* | links 13 bytes* | status 15 Status
+| end 8 fixed64 | attributes 9 bytes* | events 11 bytes* | links 13 bytes* | status 15 Status
 Scope name 1 string
 ScopeSpans scope 1 Scope | spans 2 Span*
 ResourceSpans resource 1 bytes | scope_spans 2 ScopeSpans*
 Traces resource_spans 1 ResourceSpans*
+AttributedSpan attributes 9 KeyValue*
+AttributedScope spans 2 AttributedSpan*
+AttributedGroup scope_spans 2 AttributedScope*
+Attributed resource_spans 1 AttributedGroup*
 """
 """The part of OTLP that is read: message, then name, number and type of its fields; * is repeated."""
 
 _PACKAGE = "kvtrace.otlp.trimmed"
-
-
-class _OddError(Exception):
-    """Something that only the loop reads right."""
 
 
 def decode(payloads: Sequence[bytes], *, keep_content: bool = False) -> batch.SpanBatch:
@@ -71,7 +78,7 @@ def decode(payloads: Sequence[bytes], *, keep_content: bool = False) -> batch.Sp
     handler = _handler()
     if handler is None:
         return decode_with_loop(payloads, keep_content=keep_content)
-    sizes = [_written_size(payload) for payload in payloads]
+    sizes = [_written_size(_opaque(), payload) for payload in payloads]
     sound = [payload for payload, size in zip(payloads, sizes, strict=True) if size is not None]
     if any(size not in (None, len(payload)) for payload, size in zip(payloads, sizes, strict=True)):
         return decode_with_loop(payloads, keep_content=keep_content)
@@ -79,16 +86,34 @@ def decode(payloads: Sequence[bytes], *, keep_content: bool = False) -> batch.Sp
     noted.losses[loop.CORRUPT] += len(payloads) - len(sound)
     try:
         return _pivot(_arrow(handler, sound), noted)
-    except (_OddError, pa.ArrowException, ValueError):
+    except (OddError, pa.ArrowException, ValueError):
         return decode_with_loop(payloads, keep_content=keep_content)
 
 
-def _written_size(payload: bytes) -> int | None:
+def _written_size(kind: Any, payload: bytes) -> int | None:
     """How long the payload is when upb writes it again; None when upb cannot read it."""
     try:
-        return TracesData.FromString(payload).ByteSize()
+        size: int = kind.FromString(payload).ByteSize()
     except DecodeError:
         return None
+    return size
+
+
+@cache
+def _opaque() -> Any:
+    """The official TracesData, but with a span's attributes as bytes that upb does not look into."""
+    pool = descriptor_pool.DescriptorPool()
+    for module in (common_pb2, resource_pb2, trace_pb2):
+        file = descriptor_pb2.FileDescriptorProto()
+        module.DESCRIPTOR.CopyToProto(file)
+        for message in file.message_type:
+            for field in message.field:
+                if (message.name, field.name) == ("Span", "attributes"):
+                    field.type = field.TYPE_BYTES
+                    field.ClearField("type_name")
+        pool.Add(file)
+    found = pool.FindMessageTypeByName(TracesData.DESCRIPTOR.full_name)
+    return message_factory.GetMessageClass(found)
 
 
 def _arrow(handler: Any, payloads: list[bytes]) -> batch.Column:
@@ -101,25 +126,25 @@ def _arrow(handler: Any, payloads: list[bytes]) -> batch.Column:
         return handler.list_to_record_batch(payloads)
     except BaseException as error:
         if type(error).__name__ == "PanicException":
-            raise _OddError from error
+            raise OddError from error
         raise
 
 
 @cache
-def _handler() -> Any:
-    """The ptars reader of the trimmed descriptor, made once; None without ptars."""
+def _handler(message: str = "Traces") -> Any:
+    """The ptars reader of a message of the trimmed descriptor, made once; None without ptars."""
     if ptars is None:
         return None
     kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="kvtrace/trimmed.proto", package=_PACKAGE, syntax="proto3")
     for line in _TRIMMED.strip().splitlines():
         name, fields = line.split(" ", 1)
-        message = file.message_type.add(name=name)
+        written = file.message_type.add(name=name)
         if name == "AnyValue":
-            message.oneof_decl.add(name="member")  # a member of a oneof keeps its presence: 0 is not null
+            written.oneof_decl.add(name="member")  # a member of a oneof keeps its presence: 0 is not null
         for field in fields.split("|"):
             label, number, kind = field.split()
-            entry = message.field.add(name=label, number=int(number))
+            entry = written.field.add(name=label, number=int(number))
             entry.label = kinds.LABEL_REPEATED if kind.endswith("*") else kinds.LABEL_OPTIONAL
             kind = kind.rstrip("*")
             if kind[0].isupper():
@@ -131,7 +156,7 @@ def _handler() -> Any:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     found = pool.FindFileByName(file.name)
-    return ptars.HandlerPool([found]).get_for_message(found.message_types_by_name["Traces"])
+    return ptars.HandlerPool([found]).get_for_message(found.message_types_by_name[message])
 
 
 def _pivot(record: batch.Column, noted: batch.Notes) -> batch.SpanBatch:
@@ -176,66 +201,24 @@ def _resources(found: batch.Column, noted: batch.Notes) -> None:
 
 def _attributes(lists: batch.Column, gate: batch.Gate) -> batch.Attributes:
     """Span row, name and text of every attribute."""
-    entries = lists.flatten()
     rows = np.repeat(np.arange(len(lists), dtype=np.int32), _lengths(lists))
-    return batch.Attributes(
-        rows, entries.field("key").dictionary_encode(), _texts(entries.field("value"), gate)
-    )
+    encoded = lists.flatten().dictionary_encode()
+    message = _opaque()()
+    span = message.resource_spans.add().scope_spans.add().spans.add()
+    span.attributes.extend(encoded.dictionary.to_pylist())
+    payload = message.SerializeToString()
+    if _written_size(TracesData, payload) != len(payload):
+        raise OddError
+    groups = _arrow(_handler("Attributed"), [payload]).column("resource_spans").flatten()
+    entries = groups.field("scope_spans").flatten().field("spans").flatten().field("attributes").flatten()
+    keys = entries.field("key").dictionary_encode()
+    texts = protobuf_texts.texts(entries.field("value"), gate).dictionary_encode()
+    return batch.Attributes(rows, _for_each(encoded, keys), _for_each(encoded, texts))
 
 
-def _texts(anys: batch.Column, gate: batch.Gate) -> batch.Column:
-    """The text of each value: the one member that is set, as text; null where none is."""
-    members = {field.name: pc.struct_field(anys, field.name) for field in anys.type}
-    set_once = np.zeros(len(anys), dtype=np.int8)
-    for member in members.values():
-        if member.null_count < len(member):
-            set_once += member.is_valid().to_numpy(zero_copy_only=False)
-    if (set_once > 1).any():
-        raise _OddError
-    found = members["string_value"]
-    for name, member in members.items():
-        if name != "string_value" and member.null_count < len(member):
-            present = member.is_valid()
-            found = pc.replace_with_mask(found, present, _cast(name, member.drop_null(), gate))
-    return found
-
-
-def _cast(member: str, column: batch.Column, gate: batch.Gate) -> batch.Column:
-    """The texts of one member of AnyValue, which has no nulls."""
-    if member == "double_value":
-        return _double_texts(column)
-    if member == "bytes_value":
-        return pa.array([base64.b64encode(value).decode() for value in column.to_pylist()], pa.string())
-    if member == "array_value":
-        arrays = (ArrayValue.FromString(value).values for value in column.to_pylist())
-        texts = [values.text([loop.plain(item, gate) for item in array]) for array in arrays]
-        return pa.array(texts, pa.string())
-    if member == "kvlist_value":
-        maps = (KeyValueList.FromString(value).values for value in column.to_pylist())
-        texts = [values.text(values.members(loop.pairs(entries, gate), gate)) for entries in maps]
-        return pa.array(texts, pa.string())
-    return column.cast(pa.string())
-
-
-def _double_texts(column: batch.Column) -> batch.Column:
-    """Shortest text that reads back equal, as Python's repr writes it.
-
-    Arrow finds the same digits at a tenth of the price, but writes exponents elsewhere and leaves ".0"
-    out: it gets the range where that can be mended, repr the rest.
-    """
-    numbers = column.to_numpy()
-    size = np.abs(numbers)
-    alike = ((size >= 1e-4) & (size < 1e10)) | (size == 0)
-    written = column.cast(pa.string())
-    whole = alike & (numbers == np.floor(numbers))
-    if whole.any():
-        mask = pa.array(whole)
-        mended = pc.binary_join_element_wise(written.filter(mask), ".0", "")
-        written = pc.replace_with_mask(written, mask, mended)
-    if not alike.all():
-        other = [repr(number) for number in numbers[~alike].tolist()]
-        written = pc.replace_with_mask(written, pa.array(~alike), pa.array(other, pa.string()))
-    return written
+def _for_each(encoded: batch.Column, texts: batch.Column) -> batch.Column:
+    """A dictionary column of texts by different attribute, for every attribute."""
+    return pa.DictionaryArray.from_arrays(texts.indices.take(encoded.indices), texts.dictionary)
 
 
 def _extras(spans: batch.Column, gate: batch.Gate) -> batch.Extras:
