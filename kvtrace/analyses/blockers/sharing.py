@@ -1,0 +1,186 @@
+"""Who overlaps whom, and how the time of a stretch is divided among those to blame.
+
+piece     [====================)   a request lacks L blocks
+hold a    [==========)             h = 2     |  a  | a, b | b |  of every instant with H >= L > 0
+hold b         [============)      h = 4     | 2/2 | 2/6,4/6 | 4/4 |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    import numpy.typing as npt
+
+    from kvtrace.analyses.exposure.layers import Bools, Ints
+
+MOST_PAIRS = 2_000_000
+"""Pairs of a piece and an interval that are in memory at once, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Disjoint stretches of requests: request of the block, class, [s, e), whether the class won, L.
+
+    `lane` is the engine; `known` says whether L (`need`) is known; `inside`: a step of it is being served.
+    """
+
+    request: Ints
+    kind: Ints
+    s: Ints
+    e: Ints
+    won: Bools
+    need: Ints
+    known: Bools
+    inside: Bools
+    lane: Ints
+
+    def where(self, chosen: Ints | Bools | slice) -> Pieces:
+        """Some of them."""
+        return Pieces(*(getattr(self, name)[chosen] for name in Pieces.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Parts [s, e) of pieces in which somebody is to blame: whom (a code), why (a code), how much."""
+
+    piece: Ints
+    s: Ints
+    e: Ints
+    blocker: Ints
+    reason: Ints
+    weight: Ints
+    unknown: Ints
+
+
+class Timeline:
+    """Intervals of engines, ready to be asked which of them overlap a stretch of time.
+
+    Sorted by engine, power of two of the length, and start: of one length class only those that start less
+    than a class's length before the stretch can reach into it, so that one hold that never ends does not
+    make everything that comes after it a candidate.
+    """
+
+    def __init__(self, lane: Ints, s: Ints, e: Ints) -> None:
+        length = np.ceil(np.log2(np.maximum(e - s, 1).astype(np.float64))).astype(np.int64)
+        order = np.lexsort((s, length, lane))
+        self.order, self.s, self.e = order, s[order], e[order]
+        kind = lane[order] * 64 + length[order]
+        begin = np.flatnonzero(np.append(np.ones(min(kind.size, 1), bool), kind[1:] != kind[:-1]))
+        self._runs = [
+            (int(kind[low]) // 64, 1 << min(int(kind[low]) % 64, 62), int(low), int(high))
+            for low, high in zip(begin, [*begin[1:], kind.size], strict=False)
+        ]
+
+    def overlaps(self, lane: Ints, s: Ints, e: Ints) -> tuple[Ints, Ints]:
+        """(stretch, interval) of every two of the same engine that overlap."""
+        stretches, found = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for engine, reach, first, after in self._runs:
+            own = np.flatnonzero(lane == engine)
+            starts = self.s[first:after]
+            low = first + np.searchsorted(starts, s[own] - reach)
+            count = first + np.searchsorted(starts, e[own]) - low
+            at = np.repeat(low, count) + counted(count)
+            stretch = np.repeat(own, count)
+            hit = self.e[at] > s[stretch]
+            stretches.append(stretch[hit])
+            found.append(self.order[at[hit]])
+        return np.concatenate(stretches), np.concatenate(found)
+
+    def candidates(self, lane: Ints, s: Ints, e: Ints) -> Ints:
+        """At most how many intervals overlap each stretch."""
+        count = np.zeros(s.size, np.int64)
+        for engine, reach, first, after in self._runs:
+            own = np.flatnonzero(lane == engine)
+            starts = self.s[first:after]
+            count[own] += np.searchsorted(starts, e[own]) - np.searchsorted(starts, s[own] - reach)
+        return count
+
+
+def counted(count: Ints) -> Ints:
+    """0 .. n-1 for each n."""
+    return np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+
+
+def portions(pieces: Pieces, timeline: Timeline) -> Iterator[Pieces]:
+    """The pieces in portions whose pairs fit the memory."""
+    before = np.cumsum(timeline.candidates(pieces.lane, pieces.s, pieces.e)) // MOST_PAIRS
+    if not before.size:
+        return
+    edges = np.flatnonzero(np.append(np.ones(1, bool), before[1:] != before[:-1]))
+    for low, high in zip(edges, np.append(edges[1:], before.size), strict=True):
+        yield pieces.where(slice(int(low), int(high)))
+
+
+def overlay(first: tuple[Ints, Ints], second: tuple[Ints, Ints]) -> tuple[Ints, Ints, Ints, Ints]:
+    """Common parts of two sorted lists of disjoint intervals: number in each, start and end."""
+    low = np.searchsorted(second[1], first[0], side="right")
+    count = np.maximum(np.searchsorted(second[0], first[1]) - low, 0)
+    one = np.repeat(np.arange(count.size), count)
+    two = np.repeat(low, count) + counted(count)
+    return one, two, np.maximum(first[0][one], second[0][two]), np.minimum(first[1][one], second[1][two])
+
+
+def disjoint(frame: pl.DataFrame, key: list[str], order: list[str]) -> pl.DataFrame:
+    """Intervals of each key cut so that none overlaps: an instant belongs to the first in this order."""
+    reached = pl.col("e").cum_max().shift(1).over(key)
+    begin = pl.max_horizontal("s", reached)
+    sorted_ = frame.sort([*key, *order], nulls_last=True, maintain_order=True)
+    return sorted_.with_columns(s=begin).filter(pl.col("e") > pl.col("s"))
+
+
+def together(pairs: Pairs) -> Pairs:
+    """Each blocker and reason once an instant, whatever number of ranks and names say so."""
+    names = ("piece", "blocker", "reason", "s", "e")
+    frame = pl.DataFrame({name: getattr(pairs, name) for name in names})
+    cut = disjoint(frame, ["piece", "blocker", "reason"], ["s"])
+    piece, blocker, reason, s, e = (cut[name].to_numpy() for name in names)
+    one = np.ones(s.size, np.int64)
+    return Pairs(piece, s, e, blocker, reason, one, np.zeros(s.size, np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What each pair gets (fractions of ns), its time that cannot be divided, and what each piece gives."""
+
+    share: npt.NDArray[np.float64]
+    undivided: Ints
+    given: Ints
+
+
+def divided(pieces: Pieces, pairs: Pairs) -> Parts:
+    """Divide every instant that a piece's class won, and in which H >= L > 0, by weight."""
+    size, count = pieces.s.size, pairs.s.size
+    numbers, zero = np.arange(size), np.zeros(size, np.int64)
+    piece = np.concatenate([pairs.piece, pairs.piece, numbers, numbers])
+    time = np.concatenate([pairs.s, pairs.e, pieces.s, pieces.e])
+    order = np.lexsort((time, piece))
+    held = np.cumsum(np.concatenate([pairs.weight, -pairs.weight, zero, zero])[order])
+    unclear = np.cumsum(np.concatenate([pairs.unknown, -pairs.unknown, zero, zero])[order]) > 0
+    place = np.empty(order.size, np.int64)
+    place[order] = np.arange(order.size)
+    piece, time = piece[order], time[order]
+    length = np.append(np.where(piece[1:] == piece[:-1], np.diff(time), 0), np.zeros(min(time.size, 1), int))
+    length = np.where(pieces.won[piece], length, 0)
+    need, known = pieces.need[piece], pieces.known[piece]
+    given = np.where(known & ~unclear & (need > 0) & (held >= need), length, 0)
+    lacking = np.where(~known | (unclear & (need > 0)), length, 0)
+
+    def until(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.append(np.zeros(1, values.dtype), np.cumsum(values))
+
+    # 80-bit sums: over all pieces of a portion they reach 1e17 ns, and differences of them are wanted
+    each = until(given.astype(np.longdouble) / np.maximum(held, 1))
+    loose = until(lacking)
+    begin, end = place[:count], place[count : 2 * count]
+    share = ((each[end] - each[begin]) * pairs.weight).astype(np.float64)
+    total = np.zeros(size, np.int64)
+    np.add.at(total, piece, given)
+    return Parts(share, loose[end] - loose[begin], total)
