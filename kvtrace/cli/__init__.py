@@ -11,11 +11,9 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import os
 import sys
-import traceback
 
 from kvtrace import __version__
 from kvtrace.cli._text import sentence
@@ -47,6 +45,8 @@ def main(argv: list[str] | None = None) -> int:
         return BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - the one place that may: a user never sees a traceback
         if os.environ.get("KVTRACE_DEBUG") == "1":
+            import traceback  # the first line of everything else need not wait for it
+
             traceback.print_exc()
         return _refuse(
             f"{type(error).__name__}: {error} - this is a bug in kvtrace {__version__}; please report it "
@@ -57,6 +57,11 @@ def main(argv: list[str] | None = None) -> int:
 
 def _dispatch(words: list[str]) -> int:
     """Parse and run; what cannot be parsed is a sentence as well."""
+    if words[:1] == ["run"]:  # an engine's environment may have no parsing library, and its command waits
+        from kvtrace.cli.run import run_words, wants_help
+
+        if not wants_help(words[1:]):
+            return run_words(words[1:])
     from cyclopts import CycloptsError  # `import kvtrace.cli` stays light
 
     from kvtrace.cli._app import command_line
@@ -75,6 +80,8 @@ def _check_command(words: list[str]) -> None:
 
     if not words or words[0].startswith("-") or words[0] in commands():
         return
+    import difflib
+
     near = difflib.get_close_matches(words[0], commands(), n=1)
     hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(commands())}."
     raise UsageError(f"{words[0]}: no such command. {hint}")

@@ -1,0 +1,89 @@
+"""The folder that is put first on PYTHONPATH, so that an engine finds kvtrace without an install.
+
+    FOLDER/                        private, temporary; outlives us while a process of the command lives
+        sitecustomize.py           runs in every Python of the command
+        kvtrace -> the package     wherever this kvtrace runs from: a wheel, an editable install, a checkout
+        kvtrace-X.dist-info/       METADATA and entry_points.txt: how vLLM finds its plugin
+        reached                    a line a Python that was here: pid, version, executable
+
+It does not reach a Python started with -E, -I or -S, one whose environment was cleaned, or another machine.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import kvtrace
+from kvtrace.errors import UsageError
+
+PACKAGE = "kvtrace"
+REACHED = "reached"
+ENTRY_POINTS = """[vllm.general_plugins]
+kvtrace = kvtrace.instrument.vllm:register
+"""
+
+
+def make() -> Path:
+    """Make the folder, private to the user, below the temporary folder ($TMPDIR).
+
+    Raises:
+        UsageError: it cannot be made, or its path cannot stand on PYTHONPATH.
+    """
+    parent = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - what tempfile, 40 ms to import, would choose first
+    folder = Path(parent).absolute() / f"kvtrace-{os.getpid()}-{os.urandom(6).hex()}"
+    if os.pathsep in str(folder):
+        raise UsageError(f"TMPDIR={parent}: PYTHONPATH cannot name a path with a colon; set another TMPDIR.")
+    try:
+        folder.mkdir(mode=0o700)
+        _fill(folder)
+    except OSError as error:
+        remove(folder)
+        raise UsageError(
+            f"{folder}: cannot be made ({error.strerror or error}); set TMPDIR to a folder you can write."
+        ) from error
+    return folder
+
+
+def _fill(folder: Path) -> None:
+    package = Path(kvtrace.__file__).resolve().parent
+    source = Path(__file__).with_name("sitecustomize.py")
+    (folder / "sitecustomize.py").write_bytes(source.read_bytes())
+    (folder / REACHED).touch()
+    (folder / PACKAGE).symlink_to(package, target_is_directory=True)
+    metadata = folder / f"{PACKAGE}-{kvtrace.__version__}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: {kvtrace.__version__}\n"
+    )
+    (metadata / "entry_points.txt").write_text(ENTRY_POINTS)
+
+
+def remove(folder: Path) -> None:
+    """Take the folder away; the link goes, never what it points to. What cannot be removed stays."""
+    try:
+        entries = list(os.scandir(folder))
+    except OSError:
+        return
+    for entry in entries:
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                remove(Path(entry.path))
+            else:
+                Path(entry.path).unlink()
+        except OSError:
+            continue
+    try:
+        folder.rmdir()
+    except OSError:
+        return
+
+
+def reached(folder: Path) -> list[tuple[str, str]]:
+    """Version and executable of every Python that started with the folder, each once, in order."""
+    try:
+        lines = (folder / REACHED).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    found = [line.split("\t", 2) for line in lines]
+    return list(dict.fromkeys((parts[1], parts[2]) for parts in found if len(parts) == 3))

@@ -1,0 +1,50 @@
+"""What every Python below `kvtrace run` executes first: a mark that it was here, then who was first before.
+
+Copied into the private folder on PYTHONPATH (see bootstrap.py), never imported from the package. It shadows
+another `sitecustomize`, such as Debian's, and therefore imports that one; what that one raises is raised, as
+if we were not there. It must break no interpreter: its syntax is that of every Python, ours is guarded.
+"""
+
+import os
+import sys
+
+
+def _arrive(here):
+    # type: (str) -> None
+    """Append who runs to the file `reached`: kvtrace says so when a command recorded nothing."""
+    line = "%d\t%d.%d.%d\t%s\n" % ((os.getpid(),) + sys.version_info[:3] + (sys.executable,))
+    descriptor = os.open(os.path.join(here, "reached"), os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(descriptor, line.encode("utf-8", "replace"))
+    finally:
+        os.close(descriptor)
+
+
+def _chain(place):
+    # type: (int) -> None
+    """Import the sitecustomize that we shadow, as if our entry of sys.path were not there.
+
+    Afterwards it is the one in sys.modules.
+    """
+    ours = sys.modules.pop("sitecustomize", None)
+    entry = sys.path.pop(place)
+    try:
+        __import__("sitecustomize")
+    except ImportError as error:
+        if getattr(error, "name", "sitecustomize") != "sitecustomize":
+            raise
+        if ours is not None:
+            sys.modules["sitecustomize"] = ours
+    finally:
+        sys.path.insert(place, entry)
+
+
+_place = -1
+try:
+    _here = os.path.dirname(os.path.abspath(__file__))
+    _place = [os.path.abspath(_entry) for _entry in sys.path].index(_here)
+    _arrive(_here)
+except Exception:  # noqa: BLE001, S110 - an interpreter starts, whatever became of our folder
+    pass
+if _place >= 0:
+    _chain(_place)
