@@ -76,8 +76,12 @@ def runs(draw: st.DrawFn) -> Run:
     rows = [draw(drawn_rows.request(clock, engines, request_id)) for request_id in ids]
     rows += draw(_many(drawn_rows.step(clock, engines, ids), 5))
     rows += [rank for ranks in draw(_many(drawn_rows.wait(clock, engines, ids), 4)) for rank in ranks]
-    for number in range(draw(st.integers(0, 5))):
-        rows += draw(drawn_rows.transfer(clock, engines, ids, f"t{number}"))
+    moved = [
+        row
+        for number in range(draw(st.integers(0, 5)))
+        for row in draw(drawn_rows.transfer(clock, engines, ids, f"t{number}"))
+    ]
+    rows += _decided_once(moved)
     rows += draw(_many(drawn_rows.queue(clock, engines, ids), 4))
     rows += draw(_many(drawn_rows.inquiry(clock, engines, ids), 4))
     spans = tuple({"run_id": "r", "span_id": number, **row} for number, row in enumerate(rows))
@@ -100,6 +104,17 @@ def of_users(draw: st.DrawFn) -> Run:
 
     run = draw(runs())
     return replace(run, spans=tuple(named(row) for row in run.spans))
+
+
+def _decided_once(rows: list[Row]) -> list[Row]:
+    """A scheduler decides once to load for a request and once to store: more of its rows are a client's."""
+    decided, kept = set(), []
+    for row in rows:
+        what = row["op"], row.get("request_id")
+        again = row["observer"] == "scheduler" and what in decided
+        decided |= {what} if row["observer"] == "scheduler" else set()
+        kept.append({**row, "observer": "client"} if again else row)
+    return kept
 
 
 def _many(rows: st.SearchStrategy[Any], most: int) -> st.SearchStrategy[list[Any]]:
@@ -128,8 +143,15 @@ def runs_and_shifts() -> st.SearchStrategy[tuple[Run, int]]:
     return st.tuples(runs(), st.one_of(st.integers(0, 50), st.just(1_790_000_000_000_000_000)))
 
 
-def is_cuttable(row: Row) -> bool:
-    """Closed, two ticks or more, and its meaning is only that it lasts: a step's end may be a first token."""
+def is_cuttable(row: Row, run: Run) -> bool:
+    """Closed, two ticks or more, and its meaning is only that it lasts.
+
+    A step's end may be a first token; a scheduler's load lends its times to the copies that begin inside.
+    """
+    if row["op"] in ("load", "store") and any(
+        span["op"] == row["op"] and span["observer"] == "scheduler" for span in run.spans
+    ):
+        return False
     if row["op"] == "request" or row.get("end_ns") is None or row["end_ns"] - row["start_ns"] < 2:
         return False
     in_order = (row.get("submit_ns") or 0) <= row["start_ns"] and row["end_ns"] <= (
@@ -154,20 +176,23 @@ def cut(run: Run, row: Row, at_ns: int) -> Run:
 def runs_and_cuts(draw: st.DrawFn) -> tuple[Run, Row, int]:
     """A run, one of its rows, and a time inside of that row: the arguments of `cut`."""
     run = draw(runs())
-    cuttable = [span for span in run.spans if is_cuttable(span)]
+    cuttable = [span for span in run.spans if is_cuttable(span, run)]
     assume(cuttable)
     row = draw(st.sampled_from(cuttable))
     return run, row, draw(st.integers(row["start_ns"] + 1, row["end_ns"] - 1))
 
 
 def added(run: Run, op: str, request_id: str, start_ns: int, end_ns: int) -> Run:
-    """The same run with one more row of the request, of no engine and process: it moves no last record."""
+    """The same run with one more row of the request, of no engine and process: it moves no last record.
+
+    Nor is it nearer to any copy than another row is.
+    """
     row: Row = {
         "run_id": "r",
         "span_id": len(run.spans),
         "op": op,
         "request_id": request_id,
-        "observer": "client",
+        "observer": "router",
     }
     return replace(run, spans=(*run.spans, {**row, "start_ns": start_ns, "end_ns": end_ns}))
 

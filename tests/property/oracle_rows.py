@@ -133,11 +133,53 @@ def bounds(request: Row, token_ns: int | None, last_ns: int) -> list[tuple[str, 
 
 
 def counting(spans: Sequence[Row]) -> list[Row]:
-    """The rows that count: none that ends before it starts; of one transfer, only the observer nearest it."""
+    """The rows that count: none that ends before it starts; of one transfer, only the observer nearest it.
+
+    A scheduler sees the whole of a transfer, from its decision to the report of its end, and no copy: where
+    somebody nearer saw copies that began inside, those stay and get its times, else it stands for them.
+    """
     rows = [row for row in spans if row.get("end_ns") is None or row["end_ns"] >= row["start_ns"]]
+    wholes = [whole for row in rows for whole in wholes_of(row, rows)]
+    rows = [told(row, wholes_of(row, rows)) for row in rows if row not in wholes]
     return [
         row for row in rows if not any(is_same_transfer(row, near) and is_nearer(near, row) for near in rows)
     ]
+
+
+def wholes_of(copy: Row, rows: Sequence[Row]) -> list[Row]:
+    """What the scheduler saw of a copy: loads or stores of the request inside which the copy began."""
+    if copy["op"] not in ("load", "store") or copy.get("observer") not in ("worker", "server", "client"):
+        return []
+    return [
+        row
+        for row in rows
+        if row["op"] == copy["op"]
+        and row.get("observer") == "scheduler"
+        and row.get("request_id") == copy.get("request_id") is not None
+        and asked_ns(row) <= copy["start_ns"]
+        and copy["start_ns"] < max(known(row.get("end_ns"), row.get("usable_ns")), default=FOREVER_NS)
+    ]
+
+
+def told(copy: Row, wholes: Sequence[Row]) -> Row:
+    """The copy with the earliest submit and the latest usable time that anybody knows."""
+    if not wholes:
+        return copy
+    submits = known(copy.get("submit_ns"), *map(asked_ns, wholes))
+    usables = known(copy.get("usable_ns"), *(whole.get("usable_ns") for whole in wholes))
+    return {**copy, "submit_ns": min(submits), "usable_ns": max(usables, default=None)}
+
+
+def asked_ns(row: Row) -> int:
+    """When a transfer was asked for, as far as the row knows."""
+    submit_ns: int | None = row.get("submit_ns")
+    start_ns: int = row["start_ns"]
+    return start_ns if submit_ns is None else submit_ns
+
+
+def known(*times: int | None) -> list[int]:
+    """Those that are not null."""
+    return [time for time in times if time is not None]
 
 
 def is_same_transfer(one: Row, two: Row) -> bool:
