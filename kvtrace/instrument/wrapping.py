@@ -15,8 +15,11 @@ and raising costs the engine more than recording. Wrapping twice with the same h
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import wraps
 from typing import TYPE_CHECKING
+
+from kvtrace import recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,17 +49,19 @@ class Guard:
 
     def failed(self, error: Exception) -> None:
         """Count what a hook raised; nothing may leave from here."""
-        try:
-            from kvtrace import recorder
-
-            self.failures += 1
-            recorder.lost("hook_failure", detail=f"{self.key}: {type(error).__name__}")
-            if self.failures >= LIMIT and self.on:
-                self.on = False
-                _statuses[self.place] = f"switched off: {self.key} failed {LIMIT} times"
+        lose(self.key, error)
+        self.failures += 1
+        if self.failures >= LIMIT and self.on:
+            self.on = False
+            _statuses[self.place] = f"switched off: {self.key} failed {LIMIT} times"
+            with suppress(Exception):
                 recorder.describe(instruments={self.place: _statuses[self.place]})
-        except Exception:  # noqa: BLE001, S110 - the engine goes on whatever happens to our bookkeeping
-            pass
+
+
+def lose(what: str, error: Exception) -> None:
+    """Count that our own code raised inside the engine; nothing may leave from here."""
+    with suppress(Exception):
+        recorder.lost("hook_failure", detail=f"{what}: {type(error).__name__}")
 
 
 def after(owner: type | ModuleType, name: str, hook: Function) -> bool:
@@ -92,7 +97,7 @@ def around(
     When the method raises, `failed(token, error, self, ...)` instead, and the error goes on. A call whose
     `before` raised gets neither. False when there is nothing to wrap; `status()` then says why.
     """
-    guard = Guard(_place(owner, name), _key(before))
+    guard = Guard(_place(owner, name), f"{_key(before)}, {after.__qualname__}")
     before, after = _with_fault(before), _with_fault(after)
     failed = failed and _with_fault(failed)
 

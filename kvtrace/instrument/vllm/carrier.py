@@ -1,0 +1,69 @@
+"""How does a worker learn which requests a step's transfers belong to?
+
+    EngineCore   build_connector_meta(scheduler_output) ─► metadata, and on it `_kvtrace`
+                                                             │ pickled with the step
+    worker       bind_connector_metadata(metadata) ──────────┴─► step_of(connector)
+
+vLLM hands a worker block ids and no request ids in `start_load_kv`; an attribute on the metadata object
+survives the way for every connector that ships. The ids are the very strings of the SchedulerOutput beside
+it: pickle writes them once. Metadata that refuses attributes (slots, msgspec) goes as it is, counted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvtrace import recorder
+from kvtrace.instrument.wrapping import after
+
+if TYPE_CHECKING:
+    from typing import Any
+
+ATTRIBUTE = "_kvtrace"
+_refused: dict[str, int] = {}
+
+
+def instrument(connector: type) -> None:
+    """Wrap the two ends of one connector class, and where its loads are decided."""
+    after(connector, "update_state_after_alloc", _allocated)
+    after(connector, "build_connector_meta", _built)
+    after(connector, "bind_connector_metadata", _bound)
+
+
+def step_of(connector: Any) -> dict[str, Any] | None:
+    """In a worker: what came with the metadata that this connector has bound; None when nothing did.
+
+    `step` counts the connector's metadata from 1, `requests` are computed in it, `loads` have their blocks.
+    """
+    return vars(connector).get("_kvtrace_step")
+
+
+def _allocated(
+    _result: Any, connector: Any, request: Any, _blocks: Any, tokens: int, *_: Any, **__: Any
+) -> None:
+    if tokens > 0:
+        vars(connector).setdefault("_kvtrace_loads", []).append(request.request_id)
+
+
+def _built(metadata: Any, connector: Any, scheduler_output: Any, *_: Any, **__: Any) -> None:
+    own = vars(connector)
+    own["_kvtrace_steps"] = step = own.get("_kvtrace_steps", 0) + 1
+    carried = {
+        "step": step,
+        "requests": tuple(scheduler_output.num_scheduled_tokens),
+        "loads": tuple(own.pop("_kvtrace_loads", ())),
+    }
+    try:
+        setattr(metadata, ATTRIBUTE, carried)
+    except (AttributeError, TypeError):
+        _count_refusal(type(metadata).__name__)
+
+
+def _bound(_result: Any, connector: Any, connector_metadata: Any, *_: Any, **__: Any) -> None:
+    vars(connector)["_kvtrace_step"] = getattr(connector_metadata, ATTRIBUTE, None)
+
+
+def _count_refusal(kind: str) -> None:
+    count = _refused[kind] = _refused.get(kind, 0) + 1
+    if count & (count - 1) == 0:  # told at 1, 2, 4, 8 ...: often enough, and never a stream of facts
+        recorder.describe(attributes={f"refused_carrier.{kind}": count})

@@ -1,0 +1,35 @@
+"""How is every connector wrapped, whichever it is?
+
+The factory hands out classes: to the scheduler, to each worker, to a connector of several for its children,
+to the metrics. On first sight a class is changed in place: whoever asks for its name, its base classes or its
+class methods finds what was always there. Its scheduler side is the business of connector_hooks.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvtrace.instrument import wrapping
+from kvtrace.instrument.vllm import carrier, configuration
+
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+
+def install(module: ModuleType) -> None:
+    """Wrap the factory."""
+    for name in ("get_connector_class", "get_connector_class_by_name"):
+        wrapping.after(module.KVConnectorFactory, name, _handed_out)
+
+
+def _handed_out(connector: type, *_: Any, **__: Any) -> None:
+    """A class that was not seen before is wrapped, whatever it is asked for."""
+    if "_kvtrace_wrapped" in vars(connector):
+        return
+    connector._kvtrace_wrapped = True  # type: ignore[attr-defined]  # noqa: SLF001 - ours, on a class of the engine
+    carrier.instrument(connector)
+    from kvtrace.instrument.vllm import connector_hooks
+
+    connector_hooks.instrument(connector)
+    configuration.report()

@@ -1,0 +1,85 @@
+"""Under which names is one request known?
+
+    X-Request-Id: a7  ─►  cmpl-a7-0  ─►  cmpl-a7-0-92cea7c0  (n > 1: 0_cmpl-a7-0-92cea7c0, 1_...)
+    client                external       internal, the request_id of every row
+
+An HTTP handler reads the caller's id in the same task that later adds its requests, so it is kept in that
+task's context. Where there is none (an offline engine, another entry point) the client's id follows from the
+external one by vLLM's rule. The caller's trace is kept although vLLM drops it when it exports no spans.
+"""
+
+from __future__ import annotations
+
+import re
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from kvtrace import recorder
+
+if TYPE_CHECKING:
+    from typing import Any
+
+Call = tuple[str, "str | None"]
+"""The caller's id, and its traceparent."""
+TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}.*")
+CLIENT = (re.compile(r"(?s)cmpl-(.+)-\d+"), re.compile(r"(?s)chatcmpl-(.+?)(?:_\d+)?"))
+"""vLLM 0.32: the external id is the endpoint's prefix, the caller's id, and the prompt's number."""
+_call: ContextVar[Call | None] = ContextVar("kvtrace_call", default=None)
+_COLUMNS = ("alias", "kind", "request_id")
+_SEEN = recorder.shape("alias", _COLUMNS, source="vllm", evidence="shim")
+_DERIVED = recorder.shape("alias", _COLUMNS, source="vllm", evidence="derived")
+
+
+def asked(result: str, raw_request: Any = None, *_: Any, **__: Any) -> None:
+    """Keep what the handler of this task just read: the caller's id, or the one it made up for it."""
+    headers = getattr(raw_request, "headers", None)
+    _call.set((result, None if headers is None else headers.get("traceparent")))
+
+
+def call_of(external: str) -> Call | None:
+    """The HTTP call that this request belongs to, if this task serves one and the id is made of its id."""
+    call = _call.get()
+    return call if call is not None and call[0] in external else None
+
+
+def traceparent_of(request: Any, call: Call | None) -> str | None:
+    """The caller's W3C traceparent, where it is one."""
+    given = call[1] if call is not None else None
+    if given is None and request.trace_headers:
+        given = request.trace_headers.get("traceparent")
+    return given if given is not None and TRACEPARENT.fullmatch(given) else None
+
+
+def user_call(request: Any) -> str | None:
+    """What ties prefill and decode of one call: the prefill engine's internal id, which both know."""
+    extra = getattr(request.sampling_params, "extra_args", None)
+    transfer = extra.get("kv_transfer_params") if extra else None
+    if not transfer:
+        return None
+    if transfer.get("do_remote_decode"):
+        return str(request.request_id)
+    remote = transfer.get("remote_request_id")
+    return str(remote) if remote is not None else None
+
+
+def record(request_id: str, external: str, call: Call | None, traceparent: str | None) -> None:
+    """Write every other name of a request."""
+    if external != request_id:
+        recorder.record((_SEEN, external, "external", request_id))
+    if call is not None:
+        recorder.record((_SEEN, call[0], "client", request_id))
+    else:
+        client = client_of(external)
+        if client is not None:
+            recorder.record((_DERIVED, client, "client", request_id))
+    if traceparent is not None:
+        recorder.record((_SEEN, traceparent[3:35], "trace", request_id))
+
+
+def client_of(external: str) -> str | None:
+    """The caller's id in an external one, by vLLM's rule."""
+    for rule in CLIENT:
+        found = rule.fullmatch(external)
+        if found:
+            return found[1]
+    return None
