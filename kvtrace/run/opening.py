@@ -1,4 +1,8 @@
-"""Opens a run directory: what is there, which version wrote it, what it was recorded with."""
+"""Opens a run directory: what is there, which version wrote it, what it was recorded with.
+
+A run that is still being recorded, or that cannot be written, is read through a view of this moment
+(recorded.py): `Run.path` is then a temporary folder, `Run.origin` what was opened.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from kvtrace import schema
 from kvtrace.errors import RunError
 from kvtrace.run.guard import guarded
 from kvtrace.run.nouns import create_views
+from kvtrace.run.recorded import moment, settle, watch
 from kvtrace.schema.layout import RUN_FILE, table_files
 from kvtrace.schema.tables import TABLES
 
@@ -25,11 +30,13 @@ class Run:
     """One run: its directory, what run.json says, and SQL over its nouns.
 
     `connection()` is a DuckDB connection with every noun and table: it is not a sandbox.
-    `sql()` takes exactly one SELECT, from anyone.
+    `sql()` takes exactly one SELECT, from anyone. `path` is where its files lie, `origin` what was opened:
+    they differ while the run is recorded.
     """
 
     path: Path
     meta: dict[str, Any]
+    origin: Path
     _shared: dict[str, duckdb.DuckDBPyConnection] = field(default_factory=dict, repr=False, compare=False)
 
     def connection(self) -> duckdb.DuckDBPyConnection:
@@ -54,7 +61,10 @@ class Run:
 
 
 def open_run(path: str | Path) -> Run:
-    """Open a run directory for reading.
+    """Open a run directory for reading, at any moment: also while it is recorded.
+
+    What spools hold beyond the run's files is converted: into the run when the recording is over and the run
+    can be written, else for this reader alone.
 
     Raises:
         RunError: no run there, half-written, or written by a newer schema version.
@@ -80,9 +90,13 @@ def open_run(path: str | Path) -> Run:
             f"{file}: written by schema v{version}; this kvtrace reads up to v{schema.VERSION}. "
             "Upgrade kvtrace."
         )
-    run = Run(folder.resolve(), meta)
+    origin = folder.resolve()
+    if settle(origin):
+        meta = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+    run = Run(origin, meta, origin)
     _check_files(run)
-    return run
+    shown = moment(origin)
+    return watch(Run(shown, meta, origin)) if shown else run
 
 
 def _check_files(run: Run) -> None:

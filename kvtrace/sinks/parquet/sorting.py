@@ -60,6 +60,11 @@ def write_sorted(chunks: Iterable[pa.Table], estimate: int, folder: Path, scratc
     return rows
 
 
+def in_order(rows: pa.Table) -> pa.Table:
+    """Span rows with their bucket, sorted by bucket, request, start and span id; all of it in memory."""
+    return _sorted(_with_bucket(rows, _buckets(rows)))
+
+
 class _Parts:
     """Chunks split into ranges of buckets small enough to sort; with one range they stay in memory."""
 
