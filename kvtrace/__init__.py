@@ -12,10 +12,10 @@ it, ask it questions, look at it:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # importing typing costs an engine's start more than all of the recorder
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Any
 
     import plotly.graph_objects as go
     import polars as pl

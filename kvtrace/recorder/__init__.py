@@ -34,6 +34,8 @@ __all__ = [
 _local = Local()
 _recordings: dict[int, Recording] = {}
 _inherited: dict[str, object] = {}
+_OFF = Buffer(None, 0)
+"""Of threads whose rows nobody writes; stays empty."""
 _prefix = 0
 _ids = count()
 
@@ -156,14 +158,14 @@ def _first(row: tuple[object, ...]) -> None:
     """A thread's first row."""
     try:
         recording = _recording()
+        if recording is None or recording.closed:
+            _local.buffer = _OFF
+            return
         token = Token()
-        buffer = Buffer(token) if recording is not None and not recording.closed else Buffer(None, 0)
-        if buffer.quota and recording is not None:
-            recording.buffers.append(buffer)
-        _local.token = token
-        _local.buffer = buffer
-        if buffer.quota:
-            record(row)
+        buffer = Buffer(token)
+        recording.buffers.append(buffer)
+        _local.token, _local.buffer = token, buffer
+        record(row)
     except Exception:  # noqa: BLE001, S110 - never into the engine
         pass
 
@@ -171,7 +173,13 @@ def _first(row: tuple[object, ...]) -> None:
 def _crowded(buffer: Buffer, row: tuple[object, ...]) -> None:
     recording = _recordings.get(os.getpid())
     if recording is not None:
-        recording.crowded(buffer, row)
+        if buffer is not _OFF:
+            recording.crowded(buffer, row)
+        elif not recording.closed:
+            _first(row)
+    elif _recordings:  # a fork that ran no hooks: what waits is the parent's
+        _begin_process()
+        _first(row)
 
 
 def _at_exit() -> None:
@@ -204,11 +212,7 @@ def _begin_process() -> None:
     global _local, _prefix, _ids, _inherited
     _local = Local()
     for recording in _recordings.values():
-        recording.forget_file()
-        facts = dict(recording.writing.facts)
-        for more in list(recording.facts):
-            facts.update(more)
-        _inherited = {name: value for name, value in facts.items() if name != "role"}
+        _inherited = {name: value for name, value in recording.forget().items() if name != "role"}
     _recordings.clear()
     _prefix = int.from_bytes(os.urandom(3), "big") & ((1 << PREFIX_BITS) - 1) or 1
     _ids = count(_prefix << ID_SHIFT | 1)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from _thread import _local
+from _weakref import ref
 from collections import deque
-from weakref import ref
 
 QUOTA_ROWS = 1_024
 """Rows a thread may add before it looks at how many wait in all threads together."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-EPOCH_TEXTS = 65_536
+EPOCH_TEXTS = 16_384
 EPOCH_CHARACTERS = 8 << 20
 """An epoch of the string table ends at the first frame after so many texts or characters."""
 _NONE = type(None)

@@ -109,9 +109,11 @@ class Recording:
             finally:
                 self._busy.release()
 
-    def forget_file(self) -> None:
-        """In a forked child: the parent's spool is not ours."""
+    def forget(self) -> dict[str, object]:
+        """In a forked child: let go of the parent's spool; what the parent described."""
         self.writing.close()
+        self._merge_facts()
+        return self.writing.facts
 
     def close_later(self) -> bool:
         """Whether multiprocessing closes us at its own end, after it has waited for its children."""
@@ -153,6 +155,8 @@ class Recording:
     def _finish(self) -> None:
         if self.closed:
             return
+        for buffer in list(self.buffers):
+            buffer.quota = 0
         self._cycle()
         try:
             self.writing.end()

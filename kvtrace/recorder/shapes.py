@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     Shape = NewType("Shape", int)
     """Handle of one kind of row."""
 else:
-    # A plain number: the garbage collector visits neither it nor, therefore, a row of plain values that waits.
-    # An object of a class of ours made 100,000 waiting rows cost twice as much.
+    # A plain number: the garbage collector then visits no waiting row of plain values. With an object of a
+    # class of ours 100,000 waiting rows cost twice as much.
     Shape = int
 
 

@@ -7,10 +7,22 @@ import time
 
 from kvtrace.recorder import place
 from kvtrace.recorder.appending import SpoolFile
+from kvtrace.recorder.buffers import QUOTA_ROWS
 from kvtrace.recorder.encoding import Texts, encodable, rows_payload
 from kvtrace.recorder.losses import Losses
 from kvtrace.recorder.shapes import DEFINITIONS, Definition
-from kvtrace.schema.frames import ANCHOR, ANCHOR_PAIR, END, FACTS, HEADER, ROWS, SHAPE, SUFFIX, frame
+from kvtrace.schema.frames import (
+    ANCHOR,
+    ANCHOR_PAIR,
+    END,
+    FACTS,
+    HEADER,
+    MEMBER_COLUMNS,
+    ROWS,
+    SHAPE,
+    SUFFIX,
+    frame,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,9 +30,11 @@ if TYPE_CHECKING:
 
     Row = tuple[object, ...]
 
-PIECE_ROWS = 512
-PIECE_MEMBERS = 4_096
-"""How much is encoded at a time; the engine may be kept waiting that long."""
+PIECE_VALUES = 5_000
+"""How much is encoded at a time, members' values included; the engine may be kept waiting that long."""
+WRITE_ROWS = 256
+"""Pieces are written together until they have so many rows."""
+SLICE_ROWS = 512
 ROUND_ROWS = 16_384
 """How many rows are taken out of the buffers before they are written."""
 HOLD_NS = 250_000
@@ -45,6 +59,7 @@ class Writing:
         self._paused_ns = 0
         self._rows = 0
         self._rows_in_file = 0
+        self._round_ns = 0
         self.losses = Losses()
         self.facts: dict[str, object] = {}
         self.facts_changed = False
@@ -59,11 +74,12 @@ class Writing:
         """
         try:
             self._ready()
-            while True:
-                self._take(buffers, hurry=hurry)
+            more = True
+            while more:
+                # What arrives meanwhile waits for the next flush: chasing it would write a frame a row.
+                self._round_ns = time.monotonic_ns()  # readers take what was written together together
+                more = self._take(buffers, hurry=hurry) >= ROUND_ROWS
                 self._add_losses(buffers)
-                if not self._groups:
-                    break
                 self._write_groups(hurry=hurry)
             self._write_facts()
         except OSError:
@@ -105,33 +121,42 @@ class Writing:
     def _append(self, frames: list[bytes]) -> None:
         self._file.append([item for item in frames if item])
 
-    def _take(self, buffers: list[Buffer], *, hurry: bool) -> None:
-        """Move rows from the buffers to their shape's list, and forget buffers of dead threads."""
+    def _take(self, buffers: list[Buffer], *, hurry: bool) -> int:
+        """Move rows from the buffers to their shape's list, forget buffers of dead threads; how many rows."""
         room = ROUND_ROWS - self.backlog
         for at in range(len(buffers) - 1, -1, -1):
             buffer = buffers[at]
             dead = buffer.alive() is None
-            while buffer and room > 0:
-                count = min(len(buffer), PIECE_ROWS, room)
+            left = min(len(buffer), room)
+            room -= left
+            while left > 0:
+                count = min(left, SLICE_ROWS)
                 take = buffer.popleft
                 self._sort([take() for _ in range(count)])
-                room -= count
+                left -= count
                 self._breathe(hurry=hurry)
+            if buffer.quota:
+                buffer.quota = QUOTA_ROWS
             if dead and not buffer:
                 self._drops(buffer)
                 del buffers[at]
+        return ROUND_ROWS - room
 
     def _sort(self, rows: list[Row]) -> None:
         groups = self._groups
         for row in rows:
             try:
                 groups[row[0]].append(row)
-            except KeyError:
-                groups[row[0]] = [row]
-            except (TypeError, IndexError):
-                self.losses.since_last("undecodable", 1, None, "no row")
-                self.backlog -= 1
+            except Exception:  # noqa: BLE001 - the first of its shape, or no row at all
+                self._sort_odd(row)
         self.backlog += len(rows)
+
+    def _sort_odd(self, row: object) -> None:
+        if isinstance(row, (tuple, list)) and row and isinstance(row[0], int):
+            self._groups.setdefault(row[0], []).append(row)  # type: ignore[arg-type]
+        else:
+            self.losses.since_last("undecodable", 1, None, "no row")
+            self.backlog -= 1
 
     def _add_losses(self, buffers: list[Buffer]) -> None:
         for buffer in list(buffers):
@@ -157,7 +182,7 @@ class Writing:
             self.backlog -= len(piece)
             frames += self._encode(number, piece)
             size += len(piece)
-            if size >= PIECE_ROWS or not self._groups:
+            if size >= WRITE_ROWS or not self._groups:
                 self._append(frames)
                 frames, size = [], 0
             self._breathe(hurry=hurry)
@@ -197,7 +222,7 @@ class Writing:
         return frames
 
     def _payload(self, number: int, definition: Definition, rows: list[Row]) -> bytes:
-        return rows_payload(number, definition.columns, rows, self._texts, self._rows, time.monotonic_ns())
+        return rows_payload(number, definition.columns, rows, self._texts, self._rows, self._round_ns)
 
     def _write_facts(self) -> None:
         """Facts when they changed, and an anchor a minute."""
@@ -221,16 +246,19 @@ def _definition(number: object) -> Definition | None:
 
 def _piece(rows: list[Row], definition: Definition | None) -> list[Row]:
     """As many rows as may be encoded at once."""
-    if definition is None or not definition.heavy or len(rows) == 1:
-        return rows[:PIECE_ROWS]
+    if definition is None:
+        return rows[:SLICE_ROWS]
+    most = max(1, PIECE_VALUES // (len(definition.columns) + 1))
+    if not definition.heavy:
+        return rows[:most]
     at = definition.columns.index("members") + 1
-    members = count = 0
-    for row in rows[:PIECE_ROWS]:
+    values = count = 0
+    for row in rows[:most]:
         try:
-            members += len(row[at][0])  # type: ignore[index]
-        except (TypeError, IndexError):
-            pass
-        if count and members > PIECE_MEMBERS:
+            values += len(row) + MEMBER_COLUMNS * len(row[at][0])  # type: ignore[index]
+        except Exception:  # noqa: BLE001 - no members, or a row that is no row
+            values += 1
+        if count and values > PIECE_VALUES:
             break
         count += 1
     return rows[:count]

@@ -21,7 +21,8 @@ Everything is little-endian and unaligned. Payloads by kind:
     END     JSON {"rows", "written_ns"}: the closing mark, nothing follows
 
 `first_row` is how many rows the process had put into ROWS frames of this spool before, `written_ns` the
-monotonic time at which the frame was made. Times inside rows are raw monotonic nanoseconds.
+monotonic time at which its flush began, the same for all frames of a flush: a reader takes a flush as a
+whole. Times inside rows are raw monotonic nanoseconds.
 
 A column is COLUMN_HEAD (kind u8, length u32) and `length` bytes, n being the number of rows:
 

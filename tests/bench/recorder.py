@@ -118,7 +118,8 @@ def otel_round(records: int, turn: int) -> dict[str, float]:
         attributes = {
             "kvtrace.op": "queue", "gen_ai.request.id": request, "kvtrace.observer": "scheduler",
             "kvtrace.evidence": "shim", "kvtrace.reason": "capacity", "kvtrace.blocks": 17,
-            "kvtrace.free_blocks": 40, "kvtrace.attempt": 1, "kvtrace.tokens": number, "kvtrace.outcome": "ok",
+            "kvtrace.free_blocks": 40, "kvtrace.attempt": 1, "kvtrace.tokens": number,
+            "kvtrace.outcome": "ok",
         }  # fmt: skip
         tracer.start_span("queue", attributes=attributes, start_time=number).end(number + 500)
     caller = time.thread_time_ns() - caller - loop
@@ -153,7 +154,7 @@ def _begin(folder: str) -> None:
 
 
 def sustained(seconds: float, rate: int, say: Callable[[dict[str, float]], None]) -> None:
-    """A steady rate: what was dropped, resident memory, and how long a millisecond's records took at worst, each second."""
+    """A steady rate: drops, resident memory, how long a millisecond's records took at worst, each second."""
     with tempfile.TemporaryDirectory() as name:
         _begin(name)
         ids = _ids(int(seconds * rate) + rate, 0)
@@ -165,7 +166,8 @@ def sustained(seconds: float, rate: int, say: Callable[[dict[str, float]], None]
             before = time.perf_counter_ns()
             for _ in range(rate // 1000):
                 recorder.record((
-                    QUEUE, recorder.next_id(), ids[recorded // ROWS_A_REQUEST], recorder.now(), recorder.now(),
+                    QUEUE, recorder.next_id(), ids[recorded // ROWS_A_REQUEST],
+                    recorder.now(), recorder.now(),
                     "capacity", 17, 40, 1, recorded, "ok",
                 ))  # fmt: skip
                 recorded += 1

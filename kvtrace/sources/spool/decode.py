@@ -32,6 +32,7 @@ __all__ = ["DAMAGED", "UNDECODABLE", "Batch", "Frame", "Shape", "SpoolReader", "
 
 DAMAGED, UNDECODABLE = "damaged", "undecodable"
 _HEAD = layout.FRAME_HEAD.size
+_DEFINING = {layout.HEADER, layout.SHAPE, layout.WORDS}
 
 
 class SpoolReader:
@@ -77,7 +78,7 @@ class SpoolReader:
             return self._behind_damage(start, size)
         kind, length, checksum = head
         end = start + _HEAD + length
-        if skip and kind not in {layout.HEADER, layout.SHAPE, layout.WORDS}:
+        if skip and kind not in _DEFINING and (end == size or self._is_magic(end)):
             return Frame("", start, end)
         payload = self._source.view(start + _HEAD, length)
         if layout.checksum(kind, payload) != checksum:
@@ -96,6 +97,9 @@ class SpoolReader:
         if magic != layout.MAGIC or length > layout.MAX_PAYLOAD_BYTES or at + _HEAD + length > size:
             return None
         return kind, length, checksum
+
+    def _is_magic(self, at: int) -> bool:
+        return self._source.view(at, len(layout.MAGIC)) == layout.MAGIC
 
     def _behind_damage(self, start: int, size: int) -> Frame | None:
         """The bytes up to the next frame whose checksum is right."""
@@ -127,7 +131,9 @@ class SpoolReader:
         if not isinstance(content, dict):
             raise NonsenseError("no object")
         if kind == layout.SHAPE:
-            self._shapes[_whole_number(content["number"])] = _shape(content)
+            number, shape = _whole_number(content["number"]), _shape(content)
+            if self._shapes.get(number) != shape:  # every epoch says it again
+                self._shapes[number] = shape
             return Frame("", start, end)
         if kind == layout.HEADER:
             self.header = content
