@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from kvtrace.run import Run
 
-COLUMNS = {"time_ns": pl.Int64, "blocks": pl.Int64, "pool_blocks": pl.Int64, "share": pl.Float64}
+COLUMNS = pl.Schema({"time_ns": pl.Int64, "blocks": pl.Int64, "pool_blocks": pl.Int64, "share": pl.Float64})
 _POOL = ("num_gpu_blocks", "pool_blocks")
 
 _ROWS = """
@@ -21,7 +21,8 @@ _ROWS = """
     SELECT engine, start_ns AS time_ns, coalesce(blocks, 0) AS blocks, (blocks IS NULL)::INT AS unknown
     FROM lasting
     UNION ALL
-    SELECT engine, stop_ns, -coalesce(blocks, 0), -(blocks IS NULL)::INT FROM lasting WHERE stop_ns IS NOT NULL
+    SELECT engine, stop_ns, -coalesce(blocks, 0), -(blocks IS NULL)::INT FROM lasting
+    WHERE stop_ns IS NOT NULL
 ), at_once AS (
     SELECT time_ns, sum(blocks) AS blocks, sum(unknown) AS unknown
     FROM change WHERE $engine IS NULL OR engine = $engine GROUP BY time_ns
@@ -31,8 +32,8 @@ _ROWS = """
 ), told AS (
     SELECT time_ns, CASE WHEN unknown = 0 THEN blocks END::BIGINT AS blocks FROM summed
 )
-SELECT time_ns, blocks FROM told
-QUALIFY blocks IS DISTINCT FROM lag(blocks) OVER (ORDER BY time_ns) OR row_number() OVER (ORDER BY time_ns) = 1
+SELECT time_ns, blocks FROM told WINDOW in_time AS (ORDER BY time_ns)
+QUALIFY row_number() OVER in_time = 1 OR blocks IS DISTINCT FROM lag(blocks) OVER in_time
 ORDER BY time_ns
 """
 _ENGINES = """

@@ -9,15 +9,17 @@ import polars as pl
 if TYPE_CHECKING:
     from kvtrace.run import Run
 
-COLUMNS = {
-    "request_id": pl.String,
-    "blocks": pl.Int64,
-    "start_ns": pl.Int64,
-    "end_ns": pl.Int64,
-    "block_seconds": pl.Float64,
-    "reason": pl.String,
-    "transfer_id": pl.String,
-}
+COLUMNS = pl.Schema(
+    {
+        "request_id": pl.String,
+        "blocks": pl.Int64,
+        "start_ns": pl.Int64,
+        "end_ns": pl.Int64,
+        "block_seconds": pl.Float64,
+        "reason": pl.String,
+        "transfer_id": pl.String,
+    }
+)
 
 LASTING = """
 WITH record AS (

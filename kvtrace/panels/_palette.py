@@ -7,6 +7,8 @@ of knowledge (`other`) is hatched as well, so that it never reads as work.
 
 from __future__ import annotations
 
+from kvtrace.analyses._text import CLASS_WORDS
+
 COLORS: dict[str, str] = {
     "compute": "#7c8aa0",
     "wait_load": "#d55e00",
@@ -25,23 +27,7 @@ COLORS: dict[str, str] = {
 }
 """Class of the partition -> colour, in the order in which they win an instant."""
 
-WORDS: dict[str, str] = {
-    "compute": "compute",
-    "wait_load": "engine blocked on a load",
-    "wait_store": "engine blocked on a store",
-    "wait_lookup": "engine blocked on a lookup",
-    "wait_lock": "engine blocked on a lock",
-    "queue_capacity": "queue: no capacity",
-    "load": "load",
-    "load_wait": "load: waiting, nothing copying",
-    "lock": "waiting for a lock",
-    "lookup": "lookup",
-    "store": "store",
-    "interference": "another request's wait",
-    "queue": "queue: other reasons",
-    "other": "not recorded",
-}
-"""Class -> what a reader sees."""
+WORDS = CLASS_WORDS
 
 TRANSFER: frozenset[str] = frozenset(
     {

@@ -1,0 +1,95 @@
+"""The question `fallbacks`: what became of the external cache's offer to each request.
+
+facts.py      what is known of each request, as SQL over the nouns
+verdicts.py   the verdicts as conditions on the facts, in their order
+misses.py     why a request found nothing
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from kvtrace.analyses.fallbacks.facts import facts
+from kvtrace.analyses.fallbacks.misses import MISSES, explained
+from kvtrace.analyses.fallbacks.verdicts import VERDICTS, judged
+
+if TYPE_CHECKING:
+    from kvtrace.run import Run
+
+__all__ = ["COLUMNS", "MISSES", "VERDICTS", "fallbacks"]
+
+COLUMNS = pl.Schema(
+    {
+        "request_id": pl.String,
+        "verdict": pl.String,
+        "also": pl.String,
+        "reason": pl.String,
+        "expected_tokens": pl.Int64,
+        "loaded_tokens": pl.Int64,
+        "recomputed_tokens": pl.Int64,
+        "waited_ns": pl.Int64,
+        "recompute_ns": pl.Int64,
+        "status": pl.String,
+    }
+)
+
+_ASKING = """
+SELECT DISTINCT engine FROM span WHERE op = 'lookup' AND observer = 'scheduler' AND engine IS NOT NULL
+"""
+
+
+def fallbacks(run: Run, *, requests: tuple[str, ...] = ()) -> pl.DataFrame:
+    """Did each request get what the cache offered, or a right answer after recomputing?
+
+    A row a request whose engine has an external tier: a lookup, a health row or an identity says so. The
+    first verdict that holds, in this order; `also` names the others.
+
+    hung: no end seen. failed: the request ended with an error. cancelled: aborted.
+    recompute_after_timeout: a lookup or load timed out, and not all was loaded. recompute_degraded: admitted
+    while its engine saw the cache as degraded or down, and no inquiry reached it. admission_fallback: a load
+    found no room to land. recompute_after_failure: a load failed and nothing was loaded. partial: a part of
+    what was selected was loaded. recompute_after_preemption: preempted, and prompt tokens were scheduled
+    again. noop: a blend found chunks and used none. loaded: all that was selected. declined: more was found
+    than the GPU held, and the scheduler selected none. shadowed: the GPU held all that was found. miss:
+    nothing was found, or nothing asked. What was recorded may not tell (the GPU's own hit was not observed,
+    only the cache records inquiries): then the verdict is null.
+
+    A miss has a reason: never_stored, evicted, not_yet_stored (an earlier request's store of its first key
+    was not over), key_mismatch (equal content under another key), below_chunk, not_asked, else unknown. The
+    reason of another verdict is that of the operation that decided.
+
+    The first admission ends at the first preemption, or at a further inquiry or queue, after its first step.
+
+    Args:
+        run: the run
+        requests: only these; none named: all
+
+    Columns:
+        request_id: the request
+        verdict: what became of the offer; null when what was recorded does not tell
+        also: the other verdicts that hold, in the same order
+        reason: of a miss why nothing was found; else the operation's reason, when it gave one
+        expected_tokens: tokens selected to be loaded, else found from the first prompt token
+        loaded_tokens: tokens used of it at the first admission; null while the GPU hit or the steps are
+            unknown, never the tokens that were moved
+        recomputed_tokens: tokens selected but not loaded, and prompt tokens scheduled again later; of a
+            prompt that was found whole the last token is computed all the same and does not count
+        waited_ns: union of its lookups, loads from submit to usable, and lock waits, while it lived, ns
+        recompute_ns: union of the steps that computed recomputed tokens, ns; null while those are unknown
+        status: the request's
+    """
+    rows = verdicts_of(run, requests).rename({"loaded": "loaded_tokens"})
+    return rows.select(list(COLUMNS)).cast(COLUMNS)
+
+
+def verdicts_of(run: Run, requests: tuple[str, ...] = (), *, everyone: bool = False) -> pl.DataFrame:
+    """All facts and verdicts; with everyone also of requests whose engine has no external tier."""
+    connection = run.connection()
+    asking = [engine for (engine,) in connection.sql(_ASKING).fetchall()]
+    known = facts(connection, requests, everyone=everyone).with_columns(
+        asks_itself=pl.col("engine").is_in(asking).fill_null(value=False)
+    )
+    computed_again = pl.when(pl.col("recomputed_tokens").is_not_null()).then("recompute_ns")
+    return explained(connection, judged(known)).with_columns(recompute_ns=computed_again)
