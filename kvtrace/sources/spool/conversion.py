@@ -10,6 +10,7 @@ what the spools say: whoever dies before the commit loses nothing, the next one 
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
 from kvtrace.schema.layout import PARQUET
@@ -59,9 +60,15 @@ class Conversion:
         )
 
     def follow(self, paths: Iterable[Path]) -> None:
-        """Take in spools that were not there before; one that is wholly covered is left alone."""
+        """Take in spools that were not there before; one that is wholly covered is left alone.
+
+        Raises:
+            FileNotFoundError: a spool is another than it was: somebody removed it, and it was begun anew.
+        """
         for path in paths:
             whole = self.covered.least(path.name)
+            if path.name in self.spools and path.stat().st_size < self.spools[path.name].read_to:
+                raise FileNotFoundError(errno.ENOENT, "spool was replaced", str(path))
             if path.name in self.spools or (whole.final and path.stat().st_size <= whole.to):
                 continue
             reach = {table: self.covered.reach(path.name, table) for table in ORDER}

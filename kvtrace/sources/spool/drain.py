@@ -114,9 +114,14 @@ class Drain:
             if final or due or conversion.ended:
                 conversion.commit()
                 self._last_part = time.monotonic()
-        except BaseException:
+        except FileNotFoundError:  # a spool is gone or another: the next step looks what is there
+            self._conversion = None
+        except BaseException as error:
             self._conversion = None  # what it holds may be half written: the next step asks the files
             self._not_before = time.monotonic() + RETRY_SECONDS
+            if isinstance(error, OSError):
+                reason = error.strerror or error
+                raise RunError(f"{self.run}: its spools cannot be read ({reason}).") from error
             raise
 
     def _begin(self, *, final: bool, giving: bool) -> bool:

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 Found = dict[str, list[pa.Table]]
 _QUIET_SECONDS = 1.0
 """Nothing was appended for so long: the last flush is whole."""
-_ONE_FLUSH_NS = 20_000_000
-"""Frames made within so short a time may be of one flush."""
 
 
 class Spool:
@@ -147,14 +145,8 @@ class Spool:
         if settled:
             return frames
         last = max((frame.written_ns for frame in frames), default=0)
-        at = next(
-            (
-                n
-                for n, frame in enumerate(frames)
-                if frame.kind == "rows" and frame.written_ns > last - _ONE_FLUSH_NS
-            ),
-            len(frames),
-        )
+        written = [frame.kind == "rows" and frame.written_ns == last for frame in frames]
+        at = written.index(True) if any(written) else len(frames)
         self._waiting = frames[at:]
         return frames[:at]
 
