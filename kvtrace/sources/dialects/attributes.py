@@ -6,6 +6,7 @@ different values of the batch (-1: none), and a column of text is such numbers u
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -38,21 +39,28 @@ def map_array(rows: int, row: Positions, keys: pa.Array, values: pa.Array) -> pa
     return pa.MapArray.from_arrays(pa.array(offsets, mask=empty if empty.any() else None), keys, values)
 
 
-def _whole_numbers(text: pa.Array) -> tuple[npt.NDArray[np.int64], Mask]:
-    """Texts as int64 and where they are: 12, "12" and 12.0 are; 1.5 and "twelve" are not."""
-    series = pl.Series(text)
-    whole = series.cast(pl.Int64, strict=False)
-    number = series.cast(pl.Float64, strict=False)
-    close = ((number == number.round(0)) & (number.abs() < EXACT_FLOATS)).fill_null(value=False)
-    whole = whole.fill_null(number.set(~close, None).cast(pl.Int64, strict=False))
-    return whole.fill_null(0).to_numpy(), whole.is_not_null().to_numpy()
+@dataclass(frozen=True)
+class _Numbers:
+    """What texts are as numbers: 12, "12" and 12.0 are whole; 1.5 and "twelve" are not."""
+
+    whole: npt.NDArray[np.int64]
+    is_whole: Mask
+    finite: npt.NDArray[np.float64]
 
 
-def _finite_numbers(text: pa.Array) -> npt.NDArray[np.float64]:
-    """Texts as float64, NaN where they are no finite number."""
-    number = pl.Series(text).cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy().copy()
+def _numbers(texts: pa.Array) -> _Numbers:
+    """Every text as int64 and where it is one, and as float64, NaN where it is no finite number."""
+    found = pl.DataFrame({"text": pl.Series(texts, dtype=pl.String)}).select(
+        whole=pl.col("text").cast(pl.Int64, strict=False),
+        number=pl.col("text").cast(pl.Float64, strict=False),
+    )
+    number = found["number"].to_numpy().copy()
     number[~np.isfinite(number)] = np.nan
-    return number
+    given = ~np.isnan(found["whole"].to_numpy()) if found["whole"].null_count() else np.ones(len(texts), bool)
+    close = ~given & (number == np.round(number)) & (np.abs(number) < EXACT_FLOATS)
+    whole = found["whole"].fill_null(0).to_numpy().copy()
+    whole[close] = number[close].astype(np.int64)
+    return _Numbers(whole, given | close, number)
 
 
 class Attributes:
@@ -100,8 +108,7 @@ class Attributes:
         own = self._positions(name)
         if own.size:
             rows, at = self._row[own], self._value[own]
-            whole, is_whole = self._whole
-            values[rows], valid[rows] = whole[at], is_whole[at]
+            values[rows], valid[rows] = self._numbers.whole[at], self._numbers.is_whole[at]
         return values, valid
 
     def floats(self, name: str) -> npt.NDArray[np.float64]:
@@ -109,16 +116,17 @@ class Attributes:
         values = np.full(self.rows, np.nan)
         own = self._positions(name)
         if own.size:
-            values[self._row[own]] = self._finite[self._value[own]]
+            values[self._row[own]] = self._numbers.finite[self._value[own]]
         return values
 
     @cached_property
-    def _whole(self) -> tuple[npt.NDArray[np.int64], Mask]:
-        return _whole_numbers(self.values)
+    def _numbers(self) -> _Numbers:
+        return _numbers(self.values)
 
-    @cached_property
-    def _finite(self) -> npt.NDArray[np.float64]:
-        return _finite_numbers(self.values)
+    def words(self, name: str) -> tuple[Positions, list[str]]:
+        """The attribute of every span as a number (-1: none) in a list of the texts that occur."""
+        found = self.strings(self.at(name))
+        return found.indices.fill_null(-1).to_numpy(zero_copy_only=False), found.dictionary.to_pylist()
 
     def texts(self, name: str) -> pl.Series:
         """The attribute of every span as text, null without one."""

@@ -19,11 +19,9 @@ if TYPE_CHECKING:
 
 def applies(columns: Columns) -> Mask:
     """Spans that name one of our operations."""
-    mask = np.zeros(columns.rows, bool)
-    if OP in columns.attributes.names():
-        found = columns.attributes.texts(OP)
-        mask |= found.is_in(list(OPS)).fill_null(value=False).to_numpy()
-    return mask
+    found, words = columns.attributes.words(OP)
+    known = np.array([*(word in OPS for word in words), False])
+    return known[found]
 
 
 def fill(columns: Columns, mask: Mask) -> None:

@@ -64,10 +64,10 @@ def _lookup(columns: Columns, mask: Mask) -> None:
     columns.put("outcome", "miss", own & (found == 0))
     columns.put("outcome", "partial", own & (found > 0))
     columns.put("outcome", "ok", own & (found > 0) & (found >= asked))
-    early = columns.attributes.texts("early_exit_reason")
-    for word in early.unique().drop_nulls().to_list():
+    early, words = columns.attributes.words("early_exit_reason")
+    for number, word in enumerate(words):
         if word:
-            skipped = mask & (early == word).fill_null(value=False).to_numpy()
+            skipped = mask & (early == number)
             columns.put("outcome", "skipped", skipped)
             columns.put("reason", _EARLY.get(word, "unknown"), skipped)
     put_tiers(columns, {"l1_hit_tokens": "host", "l2_hit_tokens": "unknown"}, mask)

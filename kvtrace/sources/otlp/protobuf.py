@@ -203,17 +203,39 @@ def _attributes(lists: batch.Column, gate: batch.Gate) -> batch.Attributes:
     """Span row, name and text of every attribute."""
     rows = np.repeat(np.arange(len(lists), dtype=np.int32), _lengths(lists))
     encoded = lists.flatten().dictionary_encode()
-    message = _opaque()()
-    span = message.resource_spans.add().scope_spans.add().spans.add()
-    span.attributes.extend(encoded.dictionary.to_pylist())
-    payload = message.SerializeToString()
+    payload = _as_one_span(encoded.dictionary)
     if _written_size(TracesData, payload) != len(payload):
         raise OddError
     groups = _arrow(_handler("Attributed"), [payload]).column("resource_spans").flatten()
     entries = groups.field("scope_spans").flatten().field("spans").flatten().field("attributes").flatten()
     keys = entries.field("key").dictionary_encode()
-    texts = protobuf_texts.texts(entries.field("value"), gate).dictionary_encode()
+    times = np.bincount(encoded.indices.to_numpy(), minlength=len(entries))
+    texts = protobuf_texts.texts(entries.field("value"), times, gate).dictionary_encode()
     return batch.Attributes(rows, _for_each(encoded, keys), _for_each(encoded, texts))
+
+
+def _as_one_span(attributes: batch.Column) -> bytes:
+    """A payload of one span that has all these attributes."""
+    lengths = pc.binary_length(attributes).dictionary_encode()
+    heads = [b"\x4a" + _varint(length) for length in lengths.dictionary.to_pylist()]
+    head = pa.array(heads, pa.binary()).take(lengths.indices)
+    framed = pc.binary_join_element_wise(head, attributes, pa.scalar(b"", pa.binary()))
+    _, offsets, data = framed.buffers()
+    ends = np.frombuffer(offsets, np.int32)[[0, len(framed)]] if len(framed) else (0, 0)
+    payload = data[ends[0] : ends[1]].to_pybytes() if data is not None else b""
+    for field in (b"\x12", b"\x12", b"\x0a"):  # spans, scope_spans, resource_spans
+        payload = field + _varint(len(payload)) + payload
+    return payload
+
+
+def _varint(number: int) -> bytes:
+    """A length as protobuf writes it: seven bits a byte, the lowest first."""
+    found = bytearray()
+    while number >= 0x80:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
 
 
 def _for_each(encoded: batch.Column, texts: batch.Column) -> batch.Column:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,9 +13,12 @@ from opentelemetry.proto.common.v1.common_pb2 import ArrayValue, KeyValueList
 
 from kvtrace.sources.otlp import protobuf_loop as loop
 from kvtrace.sources.otlp import values
+from kvtrace.sources.otlp.batch import Gate
 
 if TYPE_CHECKING:
-    from kvtrace.sources.otlp import batch
+    from collections.abc import Callable
+
+    from kvtrace.sources.otlp import batch, ids
 
 pc: Any = pa_compute  # the stubs type every combination of scalar and array, but not these
 
@@ -23,8 +27,8 @@ class OddError(Exception):
     """Something that only the loop reads right."""
 
 
-def texts(anys: batch.Column, gate: batch.Gate) -> batch.Column:
-    """The text of each value: the one member that is set, as text; null where none is."""
+def texts(anys: batch.Column, times: ids.Matrix, gate: batch.Gate) -> batch.Column:
+    """The text of each value, null where no member is set; `times` each occurs, for what the gate counts."""
     members = {field.name: pc.struct_field(anys, field.name) for field in anys.type}
     set_once = np.zeros(len(anys), dtype=np.int8)
     for member in members.values():
@@ -34,27 +38,51 @@ def texts(anys: batch.Column, gate: batch.Gate) -> batch.Column:
         raise OddError
     found = members["string_value"]
     for name, member in members.items():
-        if name != "string_value" and member.null_count < len(member):
-            present = member.is_valid()
-            found = pc.replace_with_mask(found, present, _cast(name, member.drop_null(), gate))
+        if name == "string_value" or member.null_count == len(member):
+            continue
+        present = member.is_valid()
+        own = times[present.to_numpy(zero_copy_only=False)]
+        nested = _NESTED.get(name)
+        column = member.drop_null()
+        made = _nested_texts(nested, column, own, gate) if nested else _plain_texts(name, column)
+        found = pc.replace_with_mask(found, present, made)
     return found
 
 
-def _cast(member: str, column: batch.Column, gate: batch.Gate) -> batch.Column:
+def _plain_texts(member: str, column: batch.Column) -> batch.Column:
     """The texts of one member of AnyValue, which has no nulls."""
     if member == "double_value":
         return _double_texts(column)
     if member == "bytes_value":
         return pa.array([base64.b64encode(value).decode() for value in column.to_pylist()], pa.string())
-    if member == "array_value":
-        arrays = (ArrayValue.FromString(value).values for value in column.to_pylist())
-        found = [values.text([loop.plain(item, gate) for item in array]) for array in arrays]
-        return pa.array(found, pa.string())
-    if member == "kvlist_value":
-        maps = (KeyValueList.FromString(value).values for value in column.to_pylist())
-        found = [values.text(values.members(loop.pairs(entries, gate), gate)) for entries in maps]
-        return pa.array(found, pa.string())
     return column.cast(pa.string())
+
+
+def _array(raw: bytes, gate: batch.Gate) -> values.Plain:
+    return [loop.plain(item, gate) for item in ArrayValue.FromString(raw).values]
+
+
+def _map(raw: bytes, gate: batch.Gate) -> values.Plain:
+    return values.members(loop.pairs(KeyValueList.FromString(raw).values, gate), gate)
+
+
+_NESTED = {"array_value": _array, "kvlist_value": _map}
+
+
+def _nested_texts(
+    nested: Callable[[bytes, batch.Gate], values.Plain],
+    column: batch.Column,
+    times: ids.Matrix,
+    gate: batch.Gate,
+) -> batch.Column:
+    """The texts of arrays or maps: content inside of one is dropped as often as the whole occurs."""
+    found = []
+    for raw, count in zip(column.to_pylist(), times.tolist(), strict=True):
+        own = Gate(gate.keep, Counter())
+        found.append(values.text(nested(raw, own)))
+        for name, dropped in own.dropped.items():
+            gate.dropped[name] += dropped * count
+    return pa.array(found, pa.string())
 
 
 def _double_texts(column: batch.Column) -> batch.Column:
