@@ -1,0 +1,51 @@
+"""Plays the cases and prints, for each, "ok" or the error that the scheduler or a case raised.
+
+    python play.py [CASE ...]        in a folder with the model, KVTRACE_OUT naming the run
+
+What happens to the scheduler must not depend on kvtrace: `KVTRACE_PLAIN=1` plays without instruments and
+prints the same words.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+import bare  # noqa: F401 - loads vLLM's scheduler, which the instruments then find
+import cases
+from kvtrace import recorder
+from kvtrace.instrument.vllm import connector_hooks, scheduler
+
+
+def main(names: list[str]) -> int:
+    """The number of cases that raised."""
+    if not os.environ.get("KVTRACE_PLAIN"):
+        _instrument()
+    failed = 0
+    for case in cases.ALL:
+        if names and case.__name__ not in names:
+            continue
+        try:
+            case()
+        except Exception:  # noqa: BLE001 - the next case has a scheduler of its own
+            failed += 1
+            print(case.__name__, traceback.format_exc(), flush=True)
+        else:
+            print(case.__name__, "ok", flush=True)
+    recorder.flush()
+    return failed
+
+
+def _instrument() -> None:
+    from fake_connector import FakeConnector, SecondConnector
+    from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector
+
+    recorder.describe(engine="bare", role="scheduler", product="vllm")
+    scheduler.install()
+    for cls in (FakeConnector, SecondConnector, MultiConnector):
+        connector_hooks.instrument(cls)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
