@@ -79,8 +79,9 @@ class Writing:
                 # What arrives meanwhile waits for the next flush: chasing it would write a frame a row.
                 self._round_ns = time.monotonic_ns()  # readers take what was written together together
                 more = self._take(buffers, hurry=hurry) >= ROUND_ROWS
-                self._add_losses(buffers)
                 self._write_groups(hurry=hurry)
+            self._add_losses(buffers)
+            self._write_groups(hurry=hurry)
             self._write_facts()
         except OSError:
             self.failing = True

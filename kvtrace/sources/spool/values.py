@@ -13,6 +13,8 @@ from kvtrace.schema import frames
 from kvtrace.sources.spool.damage import NonsenseError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     from kvtrace.sources.spool.texts import Texts
@@ -149,7 +151,9 @@ def _as_integers(column: Column, target: str, texts: Texts | None) -> pa.Array:
         lower, upper = (
             (-(1 << 63), 1 << 63) if target == "int64" else (0, 1 << (64 if target == "uint64" else 8))
         )
-        parsed = [_parsed(text, int) for text in _as_text(column, texts).to_pylist()]
+        marks = column.marks.tolist() if column.marks is not None else [frames.MIXED_TEXT] * column.rows
+        pairs = zip(_as_text(column, texts).to_pylist(), marks, strict=True)
+        parsed = [_whole(text, mark) for text, mark in pairs]
         return pa.array([v if v is not None and lower <= v < upper else None for v in parsed], kind)
     if target == "int64":
         return found
@@ -177,7 +181,17 @@ def _as_bools(column: Column, texts: Texts | None) -> pa.Array:
     return pa.array([words.get(text) for text in _as_text(column, texts).to_pylist()], pa.bool_())
 
 
-def _parsed(text: str | None, kind: type) -> int | float | None:
+def _whole(text: str | None, mark: int) -> int | None:
+    """One value of a column of several types as an integer, where it is one."""
+    if text is None or mark == frames.MIXED_BOOL:
+        return None if text is None else int(text == "true")
+    found = _parsed(text, float if mark == frames.MIXED_FLOAT else int)
+    if isinstance(found, float):
+        return int(found) if found.is_integer() else None
+    return found
+
+
+def _parsed(text: str | None, kind: Callable[[str], float]) -> int | float | None:
     try:
         return None if text is None else kind(text)
     except ValueError:
