@@ -9,6 +9,9 @@ import logging
 import os
 import re
 import sys
+from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec
 from multiprocessing import current_process
 from typing import TYPE_CHECKING
 
@@ -17,11 +20,30 @@ from kvtrace.instrument import importing, wrapping
 from kvtrace.instrument.importing import when_imported
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
 KNOWN = ("0.32.",)
 RANK = "KVTRACE_DP_RANK"
 """Data-parallel rank, from EngineCore to its workers: for dense models vLLM's configuration forgets it."""
+SCHEDULER = "vllm.v1.core.sched.scheduler"
+PARTS = (
+    ("vllm.v1.engine.async_llm", "configuration of the API server", "configuration", "install_front_end"),
+    (
+        "vllm.v1.engine.llm_engine",
+        "configuration of the offline engine",
+        "configuration",
+        "install_front_end",
+    ),
+    ("vllm.v1.engine.core", "configuration of EngineCore", "configuration", "install_core"),
+    ("vllm.v1.worker.worker_base", "configuration of a worker", "configuration", "install_worker"),
+    ("vllm.v1.engine.output_processor", "requests of the front end", "api", "install"),
+    ("vllm.entrypoints.serve.engine.serving", "names of HTTP requests", "api", "install_names"),
+    (SCHEDULER, "scheduler", "scheduler", "install"),
+    ("vllm.distributed.kv_transfer.kv_connector.factory", "connectors", "connectors", "install"),
+    ("vllm.distributed.kv_events", "KV events", "kv_events", "install"),
+)
+"""Module of vLLM, what it is to us, and which function of which file here wraps it."""
 _WARNED = "KVTRACE_WARNED"
 _installed = False
 
@@ -35,63 +57,18 @@ def install() -> None:
     ranked = re.fullmatch(r"EngineCore_DP(\d+)", current_process().name)
     if ranked:
         os.environ[RANK] = ranked[1]
-    when_imported("vllm.v1.engine.async_llm", "configuration of the API server", _front_end)
-    when_imported("vllm.v1.engine.llm_engine", "configuration of the offline engine", _front_end)
-    when_imported("vllm.v1.engine.core", "configuration of EngineCore", _core)
-    when_imported("vllm.v1.worker.worker_base", "configuration of a worker", _worker)
-    when_imported("vllm.v1.engine.output_processor", "requests of the front end", _requests)
-    when_imported("vllm.entrypoints.serve.engine.serving", "names of HTTP requests", _names)
-    when_imported("vllm.v1.core.sched.scheduler", "scheduler", _scheduler)
-    when_imported("vllm.distributed.kv_transfer.kv_connector.factory", "connectors", _connectors)
-    when_imported("vllm.distributed.kv_events", "KV events", _kv_events)
+    for module, part, file, function in PARTS:
+        when_imported(module, part, _installer(file, function))
 
 
-def _front_end(module: ModuleType) -> None:
-    from kvtrace.instrument.vllm import configuration
+def _installer(file: str, function: str) -> Callable[[ModuleType], None]:
+    """Our file is imported when it has something to do."""
 
-    configuration.install_front_end(module)
+    def act(module: ModuleType) -> None:
+        wrap = getattr(import_module(f"kvtrace.instrument.vllm.{file}"), function)
+        wrap() if module.__name__ == SCHEDULER else wrap(module)  # there is more than one class of schedulers
 
-
-def _core(module: ModuleType) -> None:
-    from kvtrace.instrument.vllm import configuration
-
-    configuration.install_core(module)
-
-
-def _worker(module: ModuleType) -> None:
-    from kvtrace.instrument.vllm import configuration
-
-    configuration.install_worker(module)
-
-
-def _requests(module: ModuleType) -> None:
-    from kvtrace.instrument.vllm import api
-
-    api.install(module)
-
-
-def _names(module: ModuleType) -> None:
-    from kvtrace.instrument.vllm import api
-
-    api.install_names(module)
-
-
-def _scheduler(_: ModuleType) -> None:
-    from kvtrace.instrument.vllm import scheduler
-
-    scheduler.install()
-
-
-def _connectors(module: ModuleType) -> None:
-    from kvtrace.instrument.vllm import connectors
-
-    connectors.install(module)
-
-
-def _kv_events(module: ModuleType) -> None:
-    from kvtrace.instrument.vllm import kv_events
-
-    kv_events.install(module)
+    return act
 
 
 def version() -> str:
@@ -105,17 +82,33 @@ def instruments() -> dict[str, str]:
 
 
 def warn_of_an_unknown_version() -> None:
-    """One warning, from the first process that knows what it found; its children stay silent."""
+    """One warning, from the first process that holds a configuration; its children stay silent."""
     if version().startswith(KNOWN) or os.environ.get(_WARNED):
         return
     os.environ[_WARNED] = "1"
-    missing = [
-        f"{name} ({why})" for name, why in sorted(instruments().items()) if why.startswith("not wrapped")
-    ]
     logging.getLogger("vllm.kvtrace").warning(
         "kvtrace knows vLLM %s* and found %s: not wrapped: %s. What a missing place would have seen is not "
         "in the recording.",
         KNOWN[0],
         version(),
-        ", ".join(missing) or "nothing",
+        ", ".join(_missing()) or "nothing",
     )
+
+
+def _missing() -> list[str]:
+    """What this version lacks, also where another process would have been the first to find out."""
+    with suppress(Exception):
+        import_module(SCHEDULER)
+    found = instruments()
+    for module, part, _, _ in PARTS:
+        with suppress(Exception):
+            if found[part].startswith("not here") and _nowhere(module):
+                found[part] = f"not wrapped: no module {module} in this version"
+    return [f"{name} ({why})" for name, why in sorted(found.items()) if why.startswith("not wrapped")]
+
+
+def _nowhere(module: str) -> bool:
+    try:
+        return find_spec(module) is None
+    except ModuleNotFoundError:
+        return True

@@ -66,12 +66,18 @@ def test_an_unknown_version_is_warned_of_once_with_what_is_not_wrapped(
     other = ModuleType("vllm.version")
     monkeypatch.setitem(sys.modules, "vllm.version", other)
     other.__version__ = "0.99.1"  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        importing, "_statuses", {part: f"not here: {module}" for module, part, *_ in plugin.PARTS}
+    )
     wrapping.after(dict, "no_such_method", print)
     for _ in range(2):
         plugin.warn_of_an_unknown_version()
     (record,) = [each for each in caplog.records if each.levelno == logging.WARNING]
     assert "0.99.1" in record.getMessage()
     assert "dict.no_such_method (not wrapped: no such method in this version)" in record.getMessage()
+    assert (
+        "KV events (not wrapped: no module vllm.distributed.kv_events in this version)" in record.getMessage()
+    )
 
 
 def test_a_known_version_is_not_warned_of(
