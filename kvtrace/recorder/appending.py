@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
+
+from kvtrace.schema.frames import SUFFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,17 +15,22 @@ if TYPE_CHECKING:
 class SpoolFile:
     """Appends blocks of frames; what could not be written stays in `pending` and is tried again."""
 
-    __slots__ = ("_folder", "_identity", "_path", "fd", "pending")
+    __slots__ = ("_folder", "_identity", "_owner", "_path", "fd", "pending", "start_ns")
 
-    def __init__(self, folder: str, name: str) -> None:
+    def __init__(self, folder: str, owner: str) -> None:
         self._folder = folder
-        self._path = os.path.join(folder, name)
+        self._owner = owner
+        self._path = ""
         self._identity: tuple[int, int] | None = None
+        self.start_ns = 0
         self.fd = -1
         self.pending: list[bytes] = []
 
     def open(self) -> bool:
-        """Create the file, and its folder (0700) in a run directory that exists; whether it is a new file.
+        """Open our file again or begin a new one; whether it is a new one.
+
+        A file that was taken away is never begun anew under its name: readers know names and offsets. The
+        folder is made (0700) in a run directory that exists.
 
         Raises:
             OSError: no such run directory, no permission, no space.
@@ -31,13 +39,22 @@ class SpoolFile:
             os.mkdir(self._folder, 0o700)
         except FileExistsError:
             pass
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        self.fd = os.open(self._path, flags, 0o600)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        if self._identity is not None:
+            try:
+                self.fd = os.open(self._path, flags)
+            except FileNotFoundError:
+                pass
+            else:
+                if self._is_ours():
+                    return False
+                self.close()
+        self.start_ns = time.monotonic_ns()
+        self._path = os.path.join(self._folder, f"{self._owner}-{self.start_ns}{SUFFIX}")
+        self.fd = os.open(self._path, flags | os.O_CREAT | os.O_EXCL, 0o600)
         found = os.fstat(self.fd)
-        identity = (found.st_dev, found.st_ino)
-        new = identity != self._identity or found.st_size == 0
-        self._identity = identity
-        return new
+        self._identity = (found.st_dev, found.st_ino)
+        return True
 
     def here(self) -> bool:
         """Whether the file is still ours and still in its folder.
@@ -47,17 +64,17 @@ class SpoolFile:
         if self.fd < 0:
             return False
         try:
-            found = os.fstat(self.fd)
+            if not self._is_ours():
+                self.fd = -1
+            elif os.fstat(self.fd).st_nlink == 0:
+                self.close()
         except OSError:
             self.fd = -1
-            return False
-        if (found.st_dev, found.st_ino) != self._identity:
-            self.fd = -1
-            return False
-        if found.st_nlink == 0:
-            self.close()
-            return False
-        return True
+        return self.fd >= 0
+
+    def _is_ours(self) -> bool:
+        found = os.fstat(self.fd)
+        return (found.st_dev, found.st_ino) == self._identity
 
     def append(self, frames: Sequence[bytes]) -> None:
         """Append frames behind those that are pending.

@@ -20,7 +20,6 @@ from kvtrace.schema.frames import (
     MEMBER_COLUMNS,
     ROWS,
     SHAPE,
-    SUFFIX,
     frame,
 )
 
@@ -49,9 +48,7 @@ class Writing:
     def __init__(self, out: str, prefix: int) -> None:
         self._prefix = prefix
         self._boot = place.boot_id()
-        self._start_ns = time.monotonic_ns()
-        name = f"{self._boot.replace('-', '')}-{os.getpid()}-{self._start_ns}{SUFFIX}"
-        self._file = SpoolFile(os.path.join(out, "spool"), name)
+        self._file = SpoolFile(os.path.join(out, "spool"), f"{self._boot.replace('-', '')}-{os.getpid()}")
         self._texts = Texts()
         self._defined: set[int] = set()
         self._groups: dict[object, list[Row]] = {}
@@ -116,7 +113,7 @@ class Writing:
         self._defined.clear()
         self._anchored_ns = 0
         self.facts_changed = bool(self.facts)
-        header = place.header(boot=self._boot, start_ns=self._start_ns, prefix=self._prefix)
+        header = place.header(boot=self._boot, start_ns=self._file.start_ns, prefix=self._prefix)
         self._append([_json_frame(HEADER, header)])
 
     def _append(self, frames: list[bytes]) -> None:

@@ -93,7 +93,10 @@ class SpoolReader:
         """(kind, length, checksum) of the frame that begins here, if one does and is whole."""
         if at + _HEAD > size:
             return None
-        magic, kind, length, checksum = layout.FRAME_HEAD.unpack_from(self._source.view(at, _HEAD))
+        head = self._source.view(at, _HEAD)
+        if len(head) < _HEAD:  # it became shorter since: a writer on a full disk takes half a frame back
+            return None
+        magic, kind, length, checksum = layout.FRAME_HEAD.unpack(head)
         if magic != layout.MAGIC or length > layout.MAX_PAYLOAD_BYTES or at + _HEAD + length > size:
             return None
         return kind, length, checksum
