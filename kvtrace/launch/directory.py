@@ -33,12 +33,10 @@ def make(out: Path) -> None:
         RunError: it cannot be made.
     """
     try:
+        if os.path.lexists(out):
+            raise RunExistsError(f"{out}: exists already; choose another --out, nothing is written over.")
         out.parent.mkdir(parents=True, exist_ok=True)
         out.mkdir(mode=0o700)
-    except FileExistsError:
-        raise RunExistsError(
-            f"{out}: exists already; choose another --out, nothing is written over."
-        ) from None
     except OSError as error:
         raise RunError(
             f"{out}: cannot be made ({error.strerror or error}); choose an --out you can write."
