@@ -28,6 +28,8 @@ BLOCK = 16
 MODEL = "tiny-llama"
 FAKE = "FakeConnector"
 init_none_hash(sha256)
+DECIDED: list[Any] = []
+"""What every pass of the case under way decided."""
 HASHER = get_request_block_hasher(BLOCK, sha256)
 
 
@@ -63,7 +65,6 @@ class Bare:
             kv_transfer_config=_transfer(connector, policy), speculative_config=speculative,
         )  # fmt: skip
         spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=2, head_size=32, dtype=torch.float32)
-        self.config = config
         self.scheduler = (AsyncScheduler if overlap else Scheduler)(
             vllm_config=config,
             kv_cache_config=KVCacheConfig(
@@ -97,8 +98,11 @@ class Bare:
         return request
 
     def schedule(self) -> Any:
-        """A pass."""
-        return self.scheduler.schedule()
+        """A pass; what it decided is kept."""
+        output = self.scheduler.schedule()
+        states = [(name, request.status.name) for name, request in self.scheduler.requests.items()]
+        DECIDED.append((dict(output.num_scheduled_tokens), states, self.free_blocks()))
+        return output
 
     def put_out(self, output: Any, *, rejected: int = 0, **transfers: Any) -> Any:
         """The output of a step: one token for each request whose prefill is over, and its accepted drafts."""

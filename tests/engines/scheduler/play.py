@@ -1,20 +1,22 @@
-"""Plays the cases and prints, for each, "ok" or the error that the scheduler or a case raised.
+"""Plays the cases and prints, for each, a digest of what the scheduler decided, or the error it raised.
 
     python play.py [CASE ...]        in a folder with the model, KVTRACE_OUT naming the run
 
-What happens to the scheduler must not depend on kvtrace: `KVTRACE_PLAIN=1` plays without instruments and
-prints the same words.
+What the scheduler decides must not depend on kvtrace: `KVTRACE_PLAIN=1` plays without instruments and prints
+the same.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import traceback
 
-import bare  # noqa: F401 - loads vLLM's scheduler, which the instruments then find
+import bare
 import cases
 from kvtrace import recorder
+from kvtrace.instrument import wrapping
 from kvtrace.instrument.vllm import connector_hooks, scheduler
 
 
@@ -32,7 +34,9 @@ def main(names: list[str]) -> int:
             failed += 1
             print(case.__name__, traceback.format_exc(), flush=True)
         else:
-            print(case.__name__, "ok", flush=True)
+            print(case.__name__, hashlib.sha256(repr(bare.DECIDED).encode()).hexdigest()[:12], flush=True)
+        bare.DECIDED.clear()
+    recorder.describe(instruments={**wrapping.status()})
     recorder.flush()
     return failed
 
