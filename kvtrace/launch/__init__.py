@@ -53,7 +53,7 @@ def launch(
     say(f"{started.run}: recording; kvtrace info {started.run} reads it at any time.")
     from kvtrace.launch.draining import Draining  # the command runs already: from here on imports cost nobody
 
-    draining = Draining(started.run, otlp)
+    draining = Draining(started.run, otlp, say)
     draining.start()
     code = child.wait(started.child)
     child.release(started.child)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kvtrace.errors import KvtraceError
 from kvtrace.launch import bootstrap, directory
+from kvtrace.schema.frames import SUFFIX
 from kvtrace.schema.layout import SPOOL
 
 if TYPE_CHECKING:
@@ -29,75 +30,68 @@ _PAUSE_SECONDS = 0.1
 
 def close(started: Started, draining: Draining, code: int, say: Callable[[str], None]) -> None:
     """Bring the run to its end; returns in any case, as soon as Ctrl-C if need be."""
-    facts = dict(started.facts) | {"ended_ns": time.time_ns(), "exit_code": code}
-    living: list[int] = []
+    run, facts = started.run, dict(started.facts) | {"ended_ns": time.time_ns(), "exit_code": code}
+    over = True
     try:
-        living = _wait_for_writers(started.run, say)
         draining.stop()
+        draining.step()
+        over = not draining.began or _wait_for_writers(run, draining, say)
         draining.step(final=True)
-        _finish(started, draining, facts, say, whole=not living)
+        if draining.began:
+            _finish(run, draining, facts, say)
+        else:
+            directory.write_facts(run, facts)
+            say(_nothing(started, draining))
     except KeyboardInterrupt:
-        say(f"{started.run}: interrupted; what is not converted yet is when the run is opened.")
+        say(f"{run}: interrupted; what is not converted yet is converted when the run is opened.")
     except KvtraceError as error:
-        say(str(error))
+        say(f"{error} Its spools stay.")
     finally:
         draining.close()
-        if not living:  # else their next child, or a module they load late, needs the folder
+        if over:  # else their next child, or a module that they load late, needs the folder
             bootstrap.remove(started.folder)
 
 
-def _wait_for_writers(run: Path, say: Callable[[str], None]) -> list[int]:
-    """Wait until no process holds a spool any more; the ids of those that stay."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while living := writers(run):
-        if time.monotonic() >= deadline:
-            say(f"{run}: still being written by {_listed(living)}; the run is closed without them.")
-            return living
+def _wait_for_writers(run: Path, draining: Draining, say: Callable[[str], None]) -> bool:
+    """Wait until no process writes a spool any more; whether that is so."""
+    from kvtrace.sources.spool.finishing import is_over
+
+    deadline, next_pass = time.monotonic() + WAIT_SECONDS, time.monotonic() + 1.0
+    while not is_over(run):
+        now = time.monotonic()
+        if now >= deadline:
+            say(f"{run}: {_writers(run)} still records; the rest is converted when the run is opened later.")
+            return False
+        if now >= next_pass:
+            draining.step()
+            next_pass = now + 1.0
         time.sleep(_PAUSE_SECONDS)
-    return []
+    return True
 
 
-def writers(run: Path) -> list[int]:
-    """Ids of living processes that have a spool: <boot>-<pid>-<start>."""
-    found = []
-    for spool in run.joinpath(SPOOL).glob("*.kvspool"):
-        parts = spool.stem.rsplit("-", 2)
-        if len(parts) == 3 and parts[1].isdigit() and _lives(int(parts[1])):
-            found.append(int(parts[1]))
-    return sorted(found)
-
-
-def _lives(pid: int) -> bool:
+def _writers(run: Path) -> str:
+    """Who holds spools, in words: their names are <boot>-<pid>-<start>."""
     from kvtrace.sources.spool.liveness import start_ticks
 
-    return start_ticks(pid) is not None
+    named = [spool.stem.split("-")[-2:-1] for spool in run.joinpath(SPOOL).glob(f"*{SUFFIX}")]
+    pids = sorted({int(pid) for parts in named for pid in parts if pid.isdecimal()})
+    living = [str(pid) for pid in pids if start_ticks(pid) is not None]
+    return f"process {', '.join(living)}" if living else "a process"
 
 
-def _listed(pids: list[int]) -> str:
-    return f"process {pids[0]}" if len(pids) == 1 else f"processes {', '.join(map(str, pids))}"
-
-
-def _finish(
-    started: Started, draining: Draining, facts: dict[str, object], say: Callable[[str], None], *, whole: bool
-) -> None:
-    """The parts that need the converter's libraries; without them run.json says at least how it ended."""
-    run = started.run
-    if not draining.began:
-        directory.write_facts(run, facts)
-        say(_nothing(started, draining))
-        return
+def _finish(run: Path, draining: Draining, facts: dict[str, object], say: Callable[[str], None]) -> None:
+    """The parts that need the converter's libraries."""
     from kvtrace.launch import summary
+    from kvtrace.sources.spool.finishing import compact
 
     if draining.delivery is not None:
         say(summary.delivered(run, str(facts["run_id"]), draining.delivery))
     directory.write_facts(run, facts)
     if draining.trouble is not None:
         say(f"{run}: not everything is converted ({draining.trouble}); its spools stay.")
-    elif whole:
-        from kvtrace.sinks.parquet.compact import compact_run
-
-        draining.close()
-        compact_run(run)
+        return
+    draining.close()
+    compact(run)
     for line in summary.lines(run):
         say(line)
     say(f"Next: kvtrace report {shlex.quote(str(run))}")

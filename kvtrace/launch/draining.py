@@ -9,9 +9,11 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from kvtrace.schema.frames import SUFFIX
 from kvtrace.schema.layout import SPOOL
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from kvtrace.sinks.otlp.delivery import Delivery
@@ -23,11 +25,12 @@ PERIOD_SECONDS = 1.0
 class Draining:
     """The converter of one run, and the delivery of its rows to a collector if there is one."""
 
-    def __init__(self, run: Path, otlp: str | None) -> None:
+    def __init__(self, run: Path, otlp: str | None, say: Callable[[str], None]) -> None:
         self.run = run
         self.trouble: str | None = None
         self.delivery: Delivery | None = None
-        self._otlp = otlp
+        self._otlp, self._say = otlp, say
+        self._said_trouble = False
         self._drain: Drain | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="kvtrace-drain", daemon=True)
@@ -53,28 +56,34 @@ class Draining:
     def step(self, *, final: bool = False) -> None:
         """One pass: what is new in the spools, into the run and on to the collector."""
         try:
-            if self._drain is None and not self._begin():
-                return
-            assert self._drain is not None
-            tables = self._drain.step(final=final)
-            if self.delivery is not None:
-                self.delivery.offer(tables)
+            if self._drain is None:
+                self._drain = self._begin()
+            if self._drain is not None:
+                tables = self._drain.step(final=final)
+                if self.delivery is not None:
+                    self.delivery.offer(tables)
             self.trouble = None
-        except Exception as error:  # noqa: BLE001 - said at the end; the command and its spools are unharmed
-            self.trouble = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        except Exception as error:  # noqa: BLE001 - said; the command and its spools are unharmed
+            self.trouble = f"{type(error).__name__}: {error}"
+            if not self._said_trouble and not final:
+                self._said_trouble = True
+                self._say(f"{self.run}: cannot be converted now, recording goes on ({self.trouble}).")
 
-    def _begin(self) -> bool:
+    def _begin(self) -> Drain | None:
         """Load what drains when there is something to drain: pyarrow alone is 0.2 s of CPU time."""
-        if not any(self.run.joinpath(SPOOL).glob("*.kvspool")):
-            return False
+        if not any(self.run.joinpath(SPOOL).glob(f"*{SUFFIX}")):
+            return None
         from kvtrace.sources.spool.drain import Drain
 
-        if self._otlp is not None and self.delivery is None:
-            from kvtrace.sinks.otlp.delivery import Delivery
+        if self._otlp is not None:
+            url, self._otlp = self._otlp, None
+            try:
+                from kvtrace.sinks.otlp.delivery import Delivery
 
-            self.delivery = Delivery(self._otlp)
-        self._drain = Drain(self.run)
-        return True
+                self.delivery = Delivery(url)
+            except Exception as error:  # noqa: BLE001 - a collector's trouble is no reason not to record
+                self._say(f"{self.run}: nothing is sent by OTLP ({type(error).__name__}: {error}).")
+        return Drain(self.run)
 
     def close(self) -> None:
         """Let another process convert."""
