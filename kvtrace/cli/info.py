@@ -48,7 +48,7 @@ def info(run: Path, /, *, form: InfoFormat = "table") -> None:
         print('{"inventory":', *json_lines(holds), sep="\n", end=',\n"coverage":\n')
         print(*json_lines(observed), sep="\n", end="}\n")
         return
-    print(f"{safe(str(opened.path))}")
+    print(f"{safe(str(opened.origin))}")
     for what, heading in _HEADINGS.items():
         rows = holds.filter(what=what).to_dicts()
         print(f"\n{heading}{'' if rows else ': none'}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace.errors import InputError
+from kvtrace.schema.frames import MAGIC
 from kvtrace.schema.layout import RUN_FILE
 from kvtrace.sources import lmcache_hash_log, recording
 from kvtrace.sources.otlp.sniffing import BODY, FRAMES, HEAD_BYTES, JSON, sniff
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 HASH_LOG = "lmcache-hash-log"
 RECORDING = "recording"
 RUN = "run"
-FORMATS: tuple[str, ...] = (JSON, FRAMES, BODY, HASH_LOG, RECORDING)
+SPOOL = "spool"
+FORMATS: tuple[str, ...] = (JSON, FRAMES, BODY, HASH_LOG, RECORDING, SPOOL)
 """Formats that `--format` may name; a run directory is recognised by its run.json."""
 ALIASES: dict[str, tuple[str, ...]] = {"otlp-proto": (FRAMES, BODY)}
 """Names of the command line's contract that cover several formats: looking decides which, else the first."""
@@ -32,6 +34,8 @@ def format_of(path: Path) -> str | None:
         return RUN if (path / RUN_FILE).is_file() else None
     with open_input(path) as stream:
         head = stream.peek(HEAD_BYTES)
+    if head.startswith(MAGIC):
+        return SPOOL
     if lmcache_hash_log.looks_like(head):
         return HASH_LOG
     if recording.looks_like(head):

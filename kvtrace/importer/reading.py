@@ -14,6 +14,7 @@ from kvtrace.errors import InputError, UnknownFormatError, UsageError
 from kvtrace.importer import formats
 from kvtrace.importer.facts import COLUMNS
 from kvtrace.importer.runs import read_run
+from kvtrace.importer.spools import read_spools, whole
 from kvtrace.sources import lmcache_hash_log, otlp, recording
 from kvtrace.sources.dialects import to_words
 from kvtrace.sources.losses import Loss
@@ -57,6 +58,7 @@ def read_inputs(
     if format not in ("auto", *formats.FORMATS, *formats.ALIASES):
         raise UsageError(f"--format {format}: no such format; choose auto, {', '.join(formats.FORMATS)}.")
     reports = []
+    spools: list[Path] = []
     for path, named in formats.expand(list(inputs)):
         _readable(path)
         size = path.stat().st_size if path.is_file() else 0
@@ -71,9 +73,14 @@ def read_inputs(
             )
         elif kind is None:
             reports.append(_unknown(path, staging))
+        elif kind == formats.SPOOL:
+            spools.append(path)
         else:
             reports.append(_read(path, kind, staging, keep_content=keep_content))
         on_progress(path, size, size)
+    if spools:
+        for path, (spans, rows, lost) in read_spools(spools, staging, keep_content=keep_content).items():
+            reports.append(InputReport(path, formats.SPOOL, spans, rows, lost, ()))
     if all(report.spans + report.other_rows == 0 for report in reports):
         _nothing(reports)
     return reports
@@ -114,7 +121,8 @@ def _read(path: Path, kind: str, staging: Staging, *, keep_content: bool) -> Inp
     spans = rows = 0
     notes: tuple[str, ...] = ()
     if kind == formats.RUN:
-        spans, rows = read_run(path, staging, keep_content=keep_content)
+        with whole(path, staging.folder) as run:
+            spans, rows = read_run(run, staging, keep_content=keep_content)
     elif kind == formats.HASH_LOG:
         rows = _hash_log(path, staging)
     elif kind == formats.RECORDING:

@@ -61,6 +61,8 @@ def read_run(path: Path, staging: Staging, *, keep_content: bool) -> tuple[int, 
     except (OSError, msgspec.MsgspecError, pa.ArrowException, KeyError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: is no readable run ({reason}); import its raw files instead.") from error
+    if isinstance(meta.get("engines"), dict):
+        staging.engines |= meta["engines"]
     if meta.get("recording"):
         staging.recordings.append(meta["recording"])
     staging.add_content(meta.get("content_dropped") or {})

@@ -33,6 +33,7 @@ class Staging:
     content: dict[str, int] = field(default_factory=dict)
     recordings: list[dict[str, Any]] = field(default_factory=list)
     runs: list[dict[str, list[pa.Table]]] = field(default_factory=list)
+    engines: dict[str, Any] = field(default_factory=dict)
     spans: int = 0
     _held: list[pa.Table] = field(default_factory=list)
     _held_rows: int = 0

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvtrace.errors import RunError
-from kvtrace.schema.layout import RUN_FILE, replaced_folder, table_files
+from kvtrace.schema.layout import PARQUET, RUN_FILE, replaced_folder, table_files
 from kvtrace.schema.tables import TABLES
+from kvtrace.sinks.parquet.covered import COMMIT, Said, metadata, united
 from kvtrace.sinks.parquet.sorting import write_sorted
-from kvtrace.sinks.parquet.writer import write_table
+from kvtrace.sinks.parquet.writer import open_writer, write_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +69,11 @@ def compact_run(path: Path) -> CompactReport:
 
 
 def _compact_table(path: Path, table: str, files: list[Path]) -> int:
-    """Write one table anew beside itself, then exchange the folders."""
+    """Write one table anew beside itself, then exchange the folders.
+
+    A file without rows says what the files covered of spools, so that nothing is converted twice; that of
+    `span` speaks for all tables, unless a crash left one of them ahead of it.
+    """
     fresh = path / f".compacting-{table}"
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(mode=0o700)
@@ -81,6 +86,10 @@ def _compact_table(path: Path, table: str, files: list[Path]) -> int:
             rows = write_table(
                 fresh / "part-000.parquet", table, whole.sort_by([(key, "ascending") for key in _SORT[table]])
             )
+        spans = united(files)
+        if spans and (table == COMMIT or not _said(united(table_files(path, COMMIT)), spans)):
+            with open_writer(fresh / f"covered{PARQUET}", table) as writer:
+                writer.add_key_value_metadata(metadata(spans))
         old = path / replaced_folder(table)
         if (path / table).is_dir():  # else a crash left the only rows there are in `old`
             shutil.rmtree(old, ignore_errors=True)
@@ -90,6 +99,26 @@ def _compact_table(path: Path, table: str, files: list[Path]) -> int:
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return rows
+
+
+def _said(all_tables: Said, table: Said) -> bool:
+    """Whether what the files of one table cover is said for all tables already."""
+    return all(all_tables.get(spool, (0, 0, False))[1:] >= span[1:] for spool, span in table.items())
+
+
+def heal(path: Path) -> None:
+    """Bring a table back that a compaction was killed over while it exchanged the folders.
+
+    Raises:
+        RunError: it cannot be renamed.
+    """
+    for table in TABLES:
+        old = path / replaced_folder(table)
+        if old.is_dir() and not (path / table).exists():
+            try:
+                old.replace(path / table)
+            except OSError as error:
+                raise RunError(f"{old}: cannot be renamed ({error.strerror or error}).") from error
 
 
 def _run_id(files: list[Path]) -> str:

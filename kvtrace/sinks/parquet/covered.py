@@ -105,11 +105,11 @@ def metadata(spans: Said) -> dict[str, str]:
     return {KEY: json.dumps({spool: [low, high, int(final)] for spool, (low, high, final) in spans.items()})}
 
 
-def united(files: Iterable[Path]) -> dict[str, str]:
-    """The metadata of a file that takes the place of several: nothing may be converted again."""
+def united(files: Iterable[Path]) -> Said:
+    """What several files cover together: what takes their place says it, so that nothing comes twice."""
     whole: Said = {}
     for file in files:
         for spool, (low, high, final) in said(file).items():
             from_, to, ended = whole.get(spool, (low, high, final))
             whole[spool] = (min(from_, low), max(to, high), ended or final)
-    return metadata(whole)
+    return whole

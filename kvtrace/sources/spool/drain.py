@@ -23,6 +23,7 @@ import pyarrow as pa
 from kvtrace.errors import RunError
 from kvtrace.schema.frames import SUFFIX
 from kvtrace.schema.layout import RUN_FILE, SPOOL
+from kvtrace.sinks.parquet.compact import heal
 from kvtrace.sinks.parquet.covered import covered
 from kvtrace.sources.spool.conversion import HELD_BYTES, Conversion
 from kvtrace.sources.spool.locking import Lock
@@ -90,12 +91,7 @@ class Drain:
         """
         for _ in self._steps(final=True, giving=False):
             pass
-        return self.complete
-
-    @property
-    def complete(self) -> bool:
-        """Whether the last step saw every spool end."""
-        return self._conversion is not None and self._conversion.ended
+        return self._conversion.ended if self._conversion is not None else not spool_files(self.run)
 
     def _steps(self, *, final: bool, giving: bool) -> Iterator[dict[str, pa.Table]]:
         """One chunk after the other, written when it is time."""
@@ -131,6 +127,7 @@ class Drain:
                 raise RunError(f"{self.run}: another process is converting it; try again when it has ended.")
             return False
         if self._conversion is None:
+            heal(self.run)
             self._conversion = Conversion(
                 self.run, run_id(self.run), covered(self.run), held_bytes=self.part_bytes
             )

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from kvtrace.errors import RunError
 from kvtrace.schema.frames import END, FRAME_HEAD, MAGIC
 from kvtrace.schema.layout import PARTIAL, RAW, RUN_FILE, SPOOL, table_files
+from kvtrace.sinks.parquet.compact import CompactReport, compact_run
 from kvtrace.sinks.parquet.covered import covered
 from kvtrace.sources.spool import checkpoints
 from kvtrace.sources.spool.about import CONFIGURATION
@@ -57,11 +58,29 @@ def finish(run: Path, *, wait_seconds: float = WAIT_SECONDS) -> bool:
         RunError: the run cannot be written, or another process is converting it.
     """
     with Drain(run, wait_seconds=wait_seconds) as drain:
-        if not drain.convert():
-            return False
-        fold(run)
-        put_by(run)
-        return True
+        return _converted(drain)
+
+
+def compact(run: Path, *, wait_seconds: float = WAIT_SECONDS) -> CompactReport:
+    """Convert all that the spools hold, then make few sorted files of many.
+
+    Of a recording that goes on, what it has so far; its spools stay where they are.
+
+    Raises:
+        RunError: no run there, one of its files is torn, it cannot be written, or another is converting it.
+    """
+    with Drain(run, wait_seconds=wait_seconds) as drain:
+        _converted(drain)
+        return compact_run(run)
+
+
+def _converted(drain: Drain) -> bool:
+    over = drain.convert()
+    if over and (drain.run / RUN_FILE).is_file():
+        fold(drain.run)
+    if spool_files(drain.run):
+        put_by(drain.run)
+    return over
 
 
 def put_by(run: Path) -> None:
