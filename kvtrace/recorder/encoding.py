@@ -14,6 +14,7 @@ from kvtrace.schema.frames import (
     FLOAT,
     INT,
     INT_NULL,
+    MAX_MEMBERS,
     MAX_TEXT,
     MEMBERS,
     MISSING_INT,
@@ -228,6 +229,8 @@ def _members(values: tuple[Any, ...], texts: Texts) -> bytes:
         scheduled.extend(c)
         output.extend(d)
         before.extend(e)
+    if len(ids) > MAX_MEMBERS:
+        raise UnencodableError("too many members")
     parts = [_bytes("i", lengths)]
     for column in flat:
         _put(parts, *(_column(tuple(column), texts, False) if column else (NULL, b"")))  # noqa: FBT003

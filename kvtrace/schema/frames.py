@@ -54,6 +54,11 @@ FRAME_HEAD = struct.Struct("<4sBII")
 _CHECKED = struct.Struct("<BI")
 MAX_PAYLOAD_BYTES = 1 << 28
 """No frame is longer: a larger length is damage."""
+MAX_ROWS = 1 << 16
+MAX_MEMBERS = 1 << 20
+"""Nor has any more rows, or members of all its rows together: a column of nothing but gaps takes no bytes."""
+MAX_TEXTS = 1 << 22
+"""Nor has an epoch more texts."""
 FLUSH_S = 0.5
 """Seconds between two flushes: what a killed process loses at most, and the time it takes to write it."""
 

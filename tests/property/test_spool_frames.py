@@ -202,6 +202,27 @@ def test_a_payload_changed_at_random_with_a_right_checksum_is_read_without_an_er
             frame.columns.validate(full=True)
 
 
+@pytest.mark.parametrize("rows", [layout.MAX_ROWS + 1, (1 << 32) - 1])
+def test_rows_without_bytes_do_not_become_memory(rows: int) -> None:
+    head = layout.ROWS_HEAD.pack(0, 0, rows, 1, 0, 0)
+    data = shape_frame(columns=("tokens",)) + layout.frame(layout.ROWS, head + layout.COLUMN_HEAD.pack(0, 0))
+    assert [frame.kind for frame in SpoolReader(data).frames()] == [UNDECODABLE]
+
+
+def test_members_without_bytes_do_not_become_memory() -> None:
+    lengths = struct.pack("<3i", 1 << 30, 1 << 30, 1 << 30) + 5 * layout.COLUMN_HEAD.pack(layout.NULL, 0)
+    column = layout.COLUMN_HEAD.pack(layout.MEMBERS, len(lengths)) + lengths
+    data = shape_frame(columns=("members",)) + layout.frame(
+        layout.ROWS, layout.ROWS_HEAD.pack(0, 0, 3, 1, 0, 0) + column
+    )
+    assert [frame.kind for frame in SpoolReader(data).frames()] == [UNDECODABLE]
+
+
+def test_a_gap_of_texts_does_not_become_memory() -> None:
+    words = layout.frame(layout.WORDS, layout.WORDS_HEAD.pack(0, (1 << 32) - 2, 1) + b"\1\0\0\0a")
+    assert [frame.kind for frame in SpoolReader(words).frames()] == [UNDECODABLE]
+
+
 @given(
     st.lists(st.tuples(st.just(0), *[ANY | st.just(b"x") | st.just([1])] * 5, ANY | members()), max_size=6)
 )

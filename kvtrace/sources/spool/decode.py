@@ -153,7 +153,7 @@ class SpoolReader:
             raise NonsenseError("rows")
         number, epoch, rows, width, first_row, written_ns = layout.ROWS_HEAD.unpack_from(payload)
         shape = self._shapes[number]
-        if width != len(shape.names) or first_row > 1 << 62:
+        if width != len(shape.names) or rows > layout.MAX_ROWS or first_row > 1 << 62:
             raise NonsenseError("columns")
         texts = self._texts if self._texts is not None and self._texts.epoch == epoch else None
         columns = []

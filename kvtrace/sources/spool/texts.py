@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kvtrace.schema.frames import WORDS_HEAD
+from kvtrace.schema.frames import MAX_TEXTS, WORDS_HEAD
 from kvtrace.sources.spool.damage import NonsenseError
 
 _FIRST_TEXTS = 1024
@@ -32,7 +32,7 @@ class Texts:
         """
         offsets = np.zeros(lengths.size + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        if first < self.size or first > 1 << 31 or offsets[-1] != len(data):
+        if first < self.size or first + lengths.size > MAX_TEXTS or offsets[-1] != len(data):
             raise NonsenseError("texts")
         piece = pa.LargeStringArray.from_buffers(lengths.size, pa.py_buffer(offsets), pa.py_buffer(data))
         try:

@@ -82,6 +82,8 @@ def _read_members(raw: memoryview, rows: int, texts: Texts | None) -> Column:
     if lengths.size and int(lengths.min()) < -1:
         raise NonsenseError("members")
     total = int(np.maximum(lengths, 0).sum(dtype=np.int64))
+    if total > frames.MAX_MEMBERS:
+        raise NonsenseError("members")
     inside = []
     at = 4 * rows
     for _ in range(frames.MEMBER_COLUMNS):
