@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace.instrument import wrapping
-from kvtrace.instrument.vllm import carrier, configuration
+from kvtrace.instrument.vllm import carrier, configuration, connector_hooks
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -29,7 +29,5 @@ def _handed_out(connector: type, *_: Any, **__: Any) -> None:
         return
     connector._kvtrace_wrapped = True  # type: ignore[attr-defined]  # noqa: SLF001 - ours, on a class of the engine
     carrier.instrument(connector)
-    from kvtrace.instrument.vllm import connector_hooks
-
     connector_hooks.instrument(connector)
     configuration.report()
