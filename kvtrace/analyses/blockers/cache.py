@@ -10,8 +10,9 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from kvtrace.analyses.blockers.holds import Holds, Lacks, held, hold_rows, holds, lacking, lacks
-from kvtrace.analyses.blockers.sharing import Pairs, Pieces, divided, portions, together
-from kvtrace.analyses.blockers.waits import ANY, Named, blamed, named_waits, waiting
+from kvtrace.analyses.blockers.sharing import portions, together
+from kvtrace.analyses.blockers.sums import Sums, added, apportioned, summed
+from kvtrace.analyses.blockers.waits import ANY, UNKNOWN, Named, blamed, named_waits, waiting
 from kvtrace.analyses.exposure import intervals as queries
 from kvtrace.analyses.exposure import layers
 from kvtrace.analyses.exposure.cache import ALGORITHM as EXPOSURE
@@ -23,9 +24,6 @@ from kvtrace.run.derived import derived_folder, files_hash, published
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-    from typing import Any
-
-    import numpy.typing as npt
 
     from kvtrace.analyses.exposure.cache import Prepared
     from kvtrace.analyses.exposure.layers import Ints
@@ -99,7 +97,7 @@ def _within(rows: pl.DataFrame, block: Requests) -> pl.DataFrame:
     )
 
 
-def _in_windows(made: Ready, part: Requests, cuts: Segments) -> Iterator[tuple[str, pl.DataFrame]]:
+def _in_windows(made: Ready, part: Requests, cuts: Segments) -> Iterator[tuple[str, Sums]]:
     """Parts and totals of one block, window by window."""
     lane = made.lane[part.first : part.first + part.start.size]
     for window in made.prepared.windows(part):
@@ -111,77 +109,38 @@ def _in_windows(made: Ready, part: Requests, cuts: Segments) -> Iterator[tuple[s
         for pieces in waiting(mine, own, winner, lane):
             for some in portions(pieces, made.waits.timeline):
                 pairs = together(blamed(some, made.waits, part.first))
-                yield window.name, _summed(some, pairs, pairs)
+                yield window.name, summed(some, pairs, pairs)
         pieces = lacking(mine, winner, lane, part, made.lacks)
         for some in portions(pieces, made.holds.timeline):
             pairs = held(some, made.holds)
-            yield window.name, _summed(some, pairs, together(pairs))
-
-
-def _summed(pieces: Pieces, pairs: Pairs, once: Pairs) -> pl.DataFrame:
-    """One row a (request, class, blocker, reason): parts, and the time of the overlap (`once` an instant).
-
-    A row with the blocker -2 holds what is given to all of them together.
-    """
-    parts = divided(pieces, pairs)
-
-    def rows(owner: Pairs, **more: npt.NDArray[Any]) -> pl.DataFrame:
-        keys = {"request": pieces.request[owner.piece], "kind": pieces.kind[owner.piece]}
-        return pl.DataFrame({**keys, "blocker": owner.blocker, "reason": owner.reason, **more})
-
-    given = np.flatnonzero(parts.given)
-    total = pl.DataFrame({"request": pieces.request[given], "kind": pieces.kind[given]}).with_columns(
-        pl.lit(-2, pl.Int64).alias("blocker"), pl.lit(-1, pl.Int64).alias("reason"), given=parts.given[given]
-    )
-    every = pl.concat(
-        [
-            rows(pairs, share=parts.share, undivided=parts.undivided),
-            rows(once, overlap_ns=once.e - once.s),
-            total,
-        ],
-        how="diagonal",
-    )
-    return _added(every)
-
-
-def _added(rows: pl.DataFrame) -> pl.DataFrame:
-    return rows.group_by("request", "kind", "blocker", "reason").agg(pl.all().sum())
+            yield window.name, summed(some, pairs, together(pairs))
 
 
 def _rows(made: Ready, part: Requests, cuts: Segments) -> Iterator[pl.DataFrame]:
     """The rows of one block, all windows."""
-    found: dict[str, list[pl.DataFrame]] = {}
+    found: dict[str, list[Sums]] = {}
     for window, rows in _in_windows(made, part, cuts):
         found.setdefault(window, []).append(rows)
     names = made.prepared.table["request_id"].slice(part.first, part.start.size)
     reasons = pl.Series([*_REASONS, None], dtype=pl.String)
     for window, every in found.items():
-        rows = _apportioned(_added(pl.concat(every, how="diagonal_relaxed")))
-        if not rows.height:
-            continue
-        is_wait = rows["kind"] != layers.CAPACITY
-        why = rows["reason"].set((rows["reason"] < 0) | (is_wait & (rows["reason"] == 4)), 5)
-        blocker = rows["blocker"].set(rows["blocker"] < 0, None)
-        yield rows.select(
-            pl.lit(window).alias("window"),
-            names.gather(rows["request"]).alias("request_id"),
-            made.ids.gather(blocker).alias("blocker_request_id"),
-            pl.Series(layers.CLASSES).gather(rows["kind"]).alias("class"),
-            reasons.gather(why).alias("reason"),
-            "exposed_ns", "overlap_ns",
-        )  # fmt: skip
-
-
-def _apportioned(rows: pl.DataFrame) -> pl.DataFrame:
-    """Fractions of ns as whole ones, in the order of the blockers, so that they sum to what is given."""
-    key = ["request", "kind"]
-    given = rows.filter(pl.col("blocker") == -2).select(*key, whole="given")
-    mine = rows.filter(pl.col("blocker") > -2, pl.col("overlap_ns") > 0)
-    mine = mine.join(given, on=key, how="left").sort(*key, "blocker", "reason")
-    reached = pl.col("share").cum_sum().over(key) / pl.col("share").sum().over(key)
-    upto = (reached.fill_nan(0.0) * pl.col("whole").fill_null(0)).round().cast(pl.Int64)
-    exposed = upto - upto.shift(1, fill_value=0).over(key)
-    return mine.with_columns(exposed_ns=pl.when(pl.col("undivided") == 0).then(exposed))
+        answer = apportioned(added(every))
+        waits = answer.kind != layers.CAPACITY
+        why = np.where(
+            (answer.reason < 0) | (waits & (answer.reason == UNKNOWN)), len(_REASONS), answer.reason
+        )
+        exposed, blocker = pl.Series(answer.exposed_ns), pl.Series(answer.blocker)
+        yield pl.DataFrame(
+            {
+                "window": pl.Series([window]).new_from_index(0, answer.kind.size),
+                "request_id": names.gather(answer.request),
+                "blocker_request_id": made.ids.gather(blocker.set(blocker < 0, None)),
+                "class": pl.Series(layers.CLASSES).gather(answer.kind),
+                "reason": reasons.gather(why),
+                "exposed_ns": exposed.set(exposed < 0, None),
+                "overlap_ns": answer.overlap_ns,
+            }
+        )
 
 
 def _blocks(made: Ready) -> Iterator[pl.DataFrame]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from kvtrace.analyses.blockers.sharing import Pairs, Pieces, Timeline, disjoint, overlay
+from kvtrace.analyses.blockers.sharing import Pairs, Pieces, Timeline, begins, overlay, uncovered
 from kvtrace.analyses.blockers.waits import stretches
 from kvtrace.analyses.exposure import layers
 from kvtrace.analyses.exposure.sweep import width
@@ -51,9 +51,9 @@ _LACKS = """
         list_append(list_transform(members, lambda m: m.request_id), request_id))) AS request_id
     FROM own WHERE len(members) > 0
 )
-SELECT request_id, s, e, s AS started, blocks - free_blocks AS need, span_id
+SELECT request_id, s, e, blocks - free_blocks AS need, span_id
 FROM own WHERE len(members) IS NULL OR len(members) = 0
-UNION ALL BY NAME SELECT request_id, s, e, s AS started, blocks - free_blocks AS need, span_id FROM shared
+UNION ALL BY NAME SELECT request_id, s, e, blocks - free_blocks AS need, span_id FROM shared
 """
 
 
@@ -78,8 +78,11 @@ def lacks(connection: duckdb.DuckDBPyConnection, numbers: pl.DataFrame) -> Lacks
     """Every queue row of reason capacity of the requests in `numbers`."""
     rows = pl.DataFrame(connection.sql(_ENDED + _LACKS, params={"op": "queue"}).to_arrow_table())
     mine = rows.join(numbers, on="request_id").drop("request_id")
-    cut = disjoint(mine, ["number"], ["started", "span_id"]).sort("number", "s")
-    number, s, e = (cut[name].cast(pl.Int64).to_numpy() for name in ("number", "s", "e"))
+    mine = mine.sort("number", "s", "span_id", nulls_last=True)
+    number, s, e = (mine[name].cast(pl.Int64).to_numpy() for name in ("number", "s", "e"))
+    s = uncovered(begins(number), s, e)
+    cut = mine.filter(e > s)
+    number, s, e = number[e > s], s[e > s], e[e > s]
     return Lacks(
         number, s, e,
         cut["need"].cast(pl.Int64).fill_null(0).to_numpy(), cut["need"].is_not_null().to_numpy(),

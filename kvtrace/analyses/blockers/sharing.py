@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import polars as pl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,22 +127,50 @@ def overlay(first: tuple[Ints, Ints], second: tuple[Ints, Ints]) -> tuple[Ints, 
     return one, two, np.maximum(first[0][one], second[0][two]), np.minimum(first[1][one], second[1][two])
 
 
-def disjoint(frame: pl.DataFrame, key: list[str], order: list[str]) -> pl.DataFrame:
-    """Intervals of each key cut so that none overlaps: an instant belongs to the first in this order."""
-    reached = pl.col("e").cum_max().shift(1).over(key)
-    begin = pl.max_horizontal("s", reached)
-    sorted_ = frame.sort([*key, *order], nulls_last=True, maintain_order=True)
-    return sorted_.with_columns(s=begin).filter(pl.col("e") > pl.col("s"))
+def begins(*columns: Ints) -> Bools:
+    """Rows in which any of the columns differs from the row before, and the first."""
+    first = np.ones(columns[0].size, bool)
+    first[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    return first
+
+
+def uncovered(starts: Bools, s: Ints, e: Ints) -> Ints:
+    """Start of each interval cut to what those before it in its group leave over; maybe beyond its end.
+
+    `starts` marks the first of each group. An instant belongs to the first interval of a group that has it.
+    """
+    ends, rank = np.unique(e, return_inverse=True)
+    group = np.cumsum(starts)
+    reached = np.maximum.accumulate(group * ends.size + rank)  # a later group is above all before it
+    begin = s.copy()
+    begin[1:] = np.where(starts[1:], s[1:], np.maximum(s[1:], ends[(reached[:-1] % max(ends.size, 1))]))
+    return begin
 
 
 def together(pairs: Pairs) -> Pairs:
     """Each blocker and reason once an instant, whatever number of ranks and names say so."""
+    order = np.lexsort((pairs.s, pairs.reason, pairs.blocker, pairs.piece))
     names = ("piece", "blocker", "reason", "s", "e")
-    frame = pl.DataFrame({name: getattr(pairs, name) for name in names})
-    cut = disjoint(frame, ["piece", "blocker", "reason"], ["s"])
-    piece, blocker, reason, s, e = (cut[name].to_numpy() for name in names)
-    one = np.ones(s.size, np.int64)
-    return Pairs(piece, s, e, blocker, reason, one, np.zeros(s.size, np.int64))
+    piece, blocker, reason, s, e = (getattr(pairs, name)[order] for name in names)
+    s = uncovered(begins(piece, blocker, reason), s, e)
+    kept = e > s
+    one = np.ones(int(kept.sum()), np.int64)
+    return Pairs(piece[kept], s[kept], e[kept], blocker[kept], reason[kept], one, np.zeros_like(one))
+
+
+def whole(share: npt.NDArray[np.float64], starts: Bools, given: Ints) -> Ints:
+    """Fractions of ns as whole ones: each group (`starts` marks its first) sums to what is given to it."""
+    first = np.flatnonzero(starts)
+    group = np.cumsum(starts) - 1
+    until = np.cumsum(share.astype(np.longdouble))
+    before = np.append(np.zeros(min(until.size, 1), np.longdouble), until[:-1])[first]
+    last = np.append(first[1:], share.size)[: first.size] - 1
+    total = until[last] - before
+    reached = (until - before[group]) / np.where(total > 0, total, 1)[group]
+    upto = np.rint(reached * given).astype(np.int64)
+    parts = upto.copy()
+    parts[1:] -= np.where(starts[1:], 0, upto[:-1])
+    return parts
 
 
 @dataclass(frozen=True, slots=True)
