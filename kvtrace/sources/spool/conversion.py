@@ -144,6 +144,8 @@ class Conversion:
                 )
         for spool in moved:
             self._reach[spool.name] = dict.fromkeys(ORDER, spool.reach)
+            if not self.hasty:
+                spool.save()
         self._held_bytes = 0
         self._number += 1
 

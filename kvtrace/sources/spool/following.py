@@ -22,7 +22,16 @@ from kvtrace.sources.spool import checkpoints
 from kvtrace.sources.spool.decode import DAMAGED, UNDECODABLE, Batch, Frame, SpoolReader, together
 from kvtrace.sources.spool.liveness import has_ended, is_silent
 from kvtrace.sources.spool.pairing import KINDS, Part, merged_ops
-from kvtrace.sources.spool.rows import TIMES, as_open, in_unix_time, numbered, table_of, typed, with_maps
+from kvtrace.sources.spool.rows import (
+    TIMES,
+    as_open,
+    in_unix_time,
+    numbered,
+    plain_ids,
+    table_of,
+    typed,
+    with_maps,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -169,8 +178,11 @@ class Spool:
         if self.about.header is None:
             self.about.unplaced += sum(frame.rows for frame in rows)
             return
-        fresh = [frame for frame in rows if frame.table == COMMIT or not self._has(frame.table, frame.end)]
-        self._rows(together(fresh), found)
+        known = [frame for frame in rows if frame.table != COMMIT and self._has(frame.table, frame.end)]
+        for batch in together(known):
+            self._see(batch.columns, batch.table)
+        places = {frame.start for frame in known}
+        self._rows(together(frame for frame in rows if frame.start not in places), found)
 
     def _has(self, table: str, end: int) -> bool:
         """Whether the run's files have all of a table up to here."""
@@ -220,7 +232,7 @@ class Spool:
                 self._give(found, batch.table, rows)
                 continue
             valid = rows["span_id"].is_valid()
-            known = rows.filter(valid)
+            known = plain_ids(rows.filter(valid))
             lost = rows.num_rows - known.num_rows
             if lost and not self._has("loss", self.position):
                 self._lose(found, Loss(self.name, "undecodable", lost, detail="parts of no operation"))

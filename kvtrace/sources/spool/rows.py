@@ -66,6 +66,14 @@ def _cast(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     return pa.chunked_array([plain.to_arrow().cast(kind, safe=False)])
 
 
+def plain_ids(rows: pa.Table) -> pa.Table:
+    """Ids as text: a dictionary would remember those of all operations that have ended."""
+    for name in ("request_id", "trace_id"):
+        if name in rows.column_names and pa.types.is_dictionary(rows[name].type):
+            rows = rows.set_column(rows.column_names.index(name), name, rows[name].cast(pa.string()))
+    return rows
+
+
 def numbered(rows: pa.Table, numbers: npt.NDArray[np.int64], prefix: int) -> pa.Table:
     """Give whole rows of `span` that have no id one made of the process's prefix and the row's number."""
     ids = pa.array((np.uint64(prefix) << np.uint64(40)) | np.uint64(COUNTED_ID) | numbers.astype(np.uint64))

@@ -69,7 +69,7 @@ def converted(spools: Sequence[Path], folder: Path) -> dict[str, dict[str, int]]
     """Make a folder a run of some spools alone, as if no process wrote any more; rows by spool and table."""
     nothing: Covered = Covered({}, dict.fromkeys(TABLES, ()))
     folder.mkdir(mode=0o700, parents=True)
-    conversion = Conversion(folder, None, nothing)
+    conversion = Conversion(folder, None, nothing, hasty=True)
     conversion.follow(spools)
     for _ in conversion.advance(everything_ended=True):
         pass
