@@ -48,6 +48,11 @@ def status() -> dict[str, str]:
     return dict(_statuses)
 
 
+def awaited() -> tuple[str, ...]:
+    """Modules that are waited for and not there yet."""
+    return tuple(_waiting)
+
+
 class Watcher:
     """A finder that finds what the others find, and has our actions run after it."""
 
