@@ -151,7 +151,7 @@ def _column(values: tuple[object, ...], texts: Texts, exact: bool) -> tuple[int,
     first = type(values[0])
     try:
         if first is str:
-            return TEXT, _bytes("i", map(texts.__getitem__, values))
+            return TEXT, _bytes("i", list(map(texts.__getitem__, values)))
         if first is int and not exact:
             return INT, _bytes("q", values)
         if first is _NONE and values.count(None) == len(values):
@@ -166,7 +166,7 @@ def _by_types(values: tuple[object, ...], texts: Texts) -> tuple[int, bytes]:
     missing = _NONE in types
     types.discard(_NONE)
     if types == _TEXTS:
-        return TEXT, _bytes("i", map(texts.__getitem__, values))
+        return TEXT, _bytes("i", list(map(texts.__getitem__, values)))
     if types == _INTS and MISSING_INT not in values:
         try:
             if not missing:

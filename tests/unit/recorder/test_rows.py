@@ -59,11 +59,15 @@ def test_a_column_that_mixes_types_loses_no_row(spools: Spools) -> None:
     assert [row["tokens"] for row in spools.rows()] == [1, None, 3, None, 1, 4]
 
 
-def test_truth_in_an_attribute_is_not_one(spools: Spools) -> None:
-    recorder.record((NOTE, True, True))
-    recorder.record((NOTE, 1, 1))
+@pytest.mark.parametrize("values", [(True, 1), (1, True)])
+def test_truth_in_an_attribute_is_not_one(spools: Spools, values: tuple[int, int]) -> None:
+    for value in values:
+        recorder.record((NOTE, value, value))
     recorder.flush(10)
-    assert [(row["tokens"], row["attributes.note"]) for row in spools.rows()] == [(1, "true"), (1, "1")]
+    assert [row["attributes.note"] for row in spools.rows()] == [
+        "true" if value is True else "1" for value in values
+    ]
+    assert [row["tokens"] for row in spools.rows()] == [1, 1]
 
 
 @pytest.mark.parametrize("value", [1 << 63, (1 << 64) - 1, -(1 << 63), -(1 << 63) - 1, 1 << 200])

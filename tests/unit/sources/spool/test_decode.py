@@ -193,7 +193,8 @@ def test_frames_of_one_shape_are_one_batch_over_epochs_and_kinds_of_values(piece
     ("column", "value", "found"),
     [
         ("span_id", -1, None), ("tokens", 1.5, None), ("tokens", 2.0, 2), ("tokens", 1e300, None),
-        ("bucket", 255, 255), ("bucket", 256, None), ("tokens", "12", 12), ("tokens", "twelve", None), ("span_id", 1 << 64, None),
+        ("bucket", 255, 255), ("bucket", 256, None), ("tokens", "12", 12), ("tokens", "twelve", None),
+        ("span_id", 1 << 64, None),
         ("tokens", True, 1), ("request_id", 12, "12"), ("request_id", float("nan"), "nan"),
     ],
 )  # fmt: skip
