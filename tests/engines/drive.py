@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
 import time
@@ -38,6 +39,8 @@ class Response:
     first_token_ns: int | None
     ended_ns: int
     usage: dict[str, object] | None
+    answer_digest: str
+    """SHA-256 of the answer's text, so that two engines can be compared without keeping it."""
 
 
 @dataclass
@@ -87,6 +90,7 @@ def complete(url: str, request_id: str, prompt: Prompt) -> Response:
     first_token_ns: int | None = None
     response_id: str | None = None
     usage: dict[str, object] | None = None
+    digest = hashlib.sha256()
     connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=REQUEST_TIMEOUT_S)
     with closing(connection):
         started_ns = time.time_ns()
@@ -95,6 +99,7 @@ def complete(url: str, request_id: str, prompt: Prompt) -> Response:
         for chunk in _chunks(answer):
             first_token_ns = first_token_ns or time.time_ns()
             response_id = str(chunk["id"])
+            digest.update(_text(chunk).encode())
             reported = chunk.get("usage")
             usage = reported if isinstance(reported, dict) else usage
         ended_ns = time.time_ns()
@@ -109,6 +114,7 @@ def complete(url: str, request_id: str, prompt: Prompt) -> Response:
         first_token_ns=first_token_ns,
         ended_ns=ended_ns,
         usage=usage,
+        answer_digest=digest.hexdigest(),
     )
 
 
@@ -117,6 +123,11 @@ def _chunks(answer: http.client.HTTPResponse) -> Iterator[dict[str, object]]:
     while line := answer.readline():
         if line.startswith(b"data: {"):
             yield json.loads(line[len(b"data: ") :])
+
+
+def _text(chunk: dict[str, object]) -> str:
+    choices = chunk.get("choices")
+    return "".join(choice.get("text") or "" for choice in choices) if isinstance(choices, list) else ""
 
 
 def page(url: str) -> bytes:

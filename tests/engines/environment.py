@@ -17,9 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+ENGINE = "vllm-lmcache"
 REQUIREMENTS = Path(__file__).parent / "requirements"
 STAMP = "complete"
 UNWANTED = ("torchvision", "torchaudio", "torchcodec")
@@ -28,13 +31,19 @@ BUILD_TIMEOUT_S = 1800
 
 def engine_python() -> Path:
     """The interpreter of the engines' environment; builds it the first time (~3.4 GB, minutes)."""
-    home = cache_folder() / "engines" / f"vllm-lmcache-{_fingerprint()}"
+    home = cache_folder() / "engines" / f"{ENGINE}-{_fingerprint()}"
     if not (home / STAMP).exists():
         home.parent.mkdir(parents=True, exist_ok=True)
         with _locked(home.with_suffix(".lock")):
             if not (home / STAMP).exists():
                 _build(home)
     return home / "bin" / "python"
+
+
+def skip_when_missing() -> None:
+    """A missing engine is red, unless KVTRACE_SKIP_ENGINES names it."""
+    if ENGINE in os.environ.get("KVTRACE_SKIP_ENGINES", "").split(","):
+        pytest.skip(f"KVTRACE_SKIP_ENGINES names {ENGINE}")
 
 
 def cache_folder() -> Path:

@@ -27,7 +27,7 @@ def require_private(raw: Path) -> None:
     """
     host = socket.gethostname()
     words = [*LOCAL_PATHS, str(Path.home()), host if len(host) > SHORT_HOST_NAME else f'"{host}"']
-    for path in sorted(raw.iterdir()):
+    for path in sorted(each for each in raw.rglob("*") if each.is_file()):
         content = path.read_bytes()
         if found := [word for word in words if word.encode() in content]:
             raise RuntimeError(f"{path} names {', '.join(found)}; record it relative, or scrub it")

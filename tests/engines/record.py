@@ -17,7 +17,7 @@ from tests.engines.cut import Cutter
 from tests.engines.environment import engine_python
 from tests.engines.privacy import require_private, scrub
 from tests.engines.scenarios import SESSIONS, Scenario, Session, Stage
-from tests.engines.stack import Stack, running
+from tests.engines.stack import NATIVE, Stack, running
 
 # LMCache pushes its metrics every 10 s; spans are exported much sooner.
 SETTLE_S = 11.0
@@ -39,16 +39,32 @@ def main() -> None:
 
 
 def record_session(
-    session: Session, scenarios: list[Scenario], *, python: Path, out: Path, work: Path | None = None
+    session: Session,
+    scenarios: list[Scenario],
+    *,
+    python: Path,
+    out: Path,
+    work: Path | None = None,
+    native: Path | None = None,
 ) -> list[Path]:
-    """One start of the engines; returns the scenarios' raw folders."""
+    """One start of the engines; returns the scenarios' raw folders.
+
+    The run that `kvtrace run` wrote is moved to `native`; what it was made of goes into the raw folder of
+    the one scenario that a recorded start serves.
+    """
     if work is not None:
         work.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="engines-", dir=work))
     try:
         with running(session.configuration, folder=folder, python=python) as stack:
             cutter = Cutter(folder)
-            return [_record(scenario, stack, cutter, python=python, out=out) for scenario in scenarios]
+            raws = [_record(scenario, stack, cutter, python=python, out=out) for scenario in scenarios]
+        if session.configuration.kvtrace:
+            for raw in raws:
+                _take_spools(folder / NATIVE, raw)
+            if native is not None:
+                shutil.move(folder / NATIVE, native)
+        return raws
     finally:
         if work is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -77,6 +93,16 @@ def _record(scenario: Scenario, stack: Stack, cutter: Cutter, *, python: Path, o
     (raw / "recording.json").write_text(json.dumps(about, indent=2) + "\n")
     require_private(raw)
     return _publish(raw, out / scenario.name.replace("_", "-") / "raw")
+
+
+def _take_spools(run: Path, raw: Path) -> None:
+    """The spools as the engine's processes wrote them, wherever the run keeps them by now."""
+    found = sorted(run.rglob("*.kvspool"))
+    if not found:
+        raise RuntimeError(f"{run}: kvtrace run left no spool")
+    for spool in found:
+        (raw / "spool").mkdir(exist_ok=True)
+        shutil.copy(spool, raw / "spool")
 
 
 def _vllm_page(stack: Stack, to: Path) -> None:

@@ -61,7 +61,8 @@ def l1_reuse(stage: Stage) -> None:
 
 
 def concurrent(stage: Stage) -> None:
-    """Two waves: known prompts, new ones, and one prompt asked for twice at the same time."""
+    """Four prompts are made known; then two waves of known and new ones, some asked for twice at once."""
+    stage.client.ask(*plain(0, 1, 2, 3))
     stage.client.ask_at_once(*plain(0, 1, 2, 3, 20, 21, 22, 22))
     stage.client.ask_at_once(*plain(20, 21, 4, 0, 23, 23, 1, 22, 5, 3))
 
@@ -95,7 +96,7 @@ L1_REUSE = Scenario(
 )
 CONCURRENT = Scenario(
     "concurrent",
-    "Eight, then ten requests at once, on the engine start that served l1_reuse before.",
+    "Four requests, then eight, then ten requests at once.",
     concurrent,
 )
 L2_LOADS = Scenario(
@@ -114,7 +115,8 @@ SERVER_KILLED = Scenario(
     server_killed,
 )
 SESSIONS = (
-    Session(Configuration(l1_gb=0.064), (L1_REUSE, CONCURRENT)),
+    Session(Configuration(l1_gb=0.064), (L1_REUSE,)),
+    Session(Configuration(l1_gb=0.064), (CONCURRENT,)),
     Session(Configuration(l1_gb=0.008, l2=True), (L2_LOADS,)),
     Session(Configuration(l1_gb=0.004), (STORES_DROPPED,)),
     Session(Configuration(l1_gb=0.064, span_delay_ms=None), (SERVER_KILLED,)),

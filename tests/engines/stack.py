@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 READY_TIMEOUT_S = 180.0
+NATIVE = "native"
+"""The run that `kvtrace run` writes, in the work folder."""
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -40,18 +45,26 @@ class Stack:
     folder: Path
     configuration: Configuration
     vllm_url: str
+    vllm: Child
     cache_url: str
-    cache: Child
+    cache: Child | None
 
     def kill_cache(self) -> int:
         """`kill -9` of the cache server; returns when it was done (wall clock, ns)."""
         at_ns = time.time_ns()
+        assert self.cache is not None
         process.kill(self.cache)
         return at_ns
 
     def cache_alive(self) -> bool:
         """Whether the cache server still runs."""
-        return self.cache.popen.poll() is None
+        return self.cache is not None and self.cache.popen.poll() is None
+
+    def engine_died(self, *, timeout_s: float) -> bool:
+        """Whether vLLM ends by itself within a time."""
+        with suppress(subprocess.TimeoutExpired):
+            self.vllm.popen.wait(timeout_s)
+        return self.vllm.popen.poll() is not None
 
 
 @contextmanager
@@ -61,6 +74,7 @@ def running(configuration: Configuration, *, folder: Path, python: Path) -> Iter
     The receiver goes last, so that it also takes what the engines send while they stop.
     """
     model.write_model(folder / model.NAME)
+    shutil.copy(HERE / "host_offload.py", folder)
     with ExitStack() as ending, _shared_memory_returned():
 
         def start(name: str, command: list[str], environment: dict[str, str]) -> Child:
@@ -73,13 +87,22 @@ def running(configuration: Configuration, *, folder: Path, python: Path) -> Iter
         ports = Ports(port, *_free_ports(3))
         start("tap", [str(python), str(HERE / "kv_events_tap.py"), KV_EVENTS, "kv-events.jsonl"], {})
         cache_url = f"http://{LOCALHOST}:{ports.cache_http}"
-        command = cache_command(str(python), configuration, ports)
-        cache = start("lmcache", command, cache_environment(configuration))
-        _wait(cache, f"{cache_url}/healthcheck")
+        cache = None
+        if configuration.connector == "lmcache":
+            command = cache_command(str(python), configuration, ports)
+            cache = start("lmcache", command, cache_environment(configuration))
+            _wait(cache, f"{cache_url}/healthcheck")
         vllm_url = f"http://{LOCALHOST}:{ports.vllm}"
-        vllm = start("vllm", vllm_command(str(python), ports), vllm_environment())
+        command = [*_kvtrace(configuration), *vllm_command(str(python), configuration, ports)]
+        vllm = start("vllm", command, vllm_environment())
         _wait(vllm, f"{vllm_url}/health")
-        yield Stack(folder, configuration, vllm_url, cache_url, cache)
+        yield Stack(folder, configuration, vllm_url, vllm, cache_url, cache)
+
+
+def _kvtrace(configuration: Configuration) -> list[str]:
+    """What a user types before the engine's own command."""
+    command = [sys.executable, "-m", "kvtrace", "run", "--out", NATIVE, "--"]
+    return command if configuration.kvtrace else []
 
 
 def _free_ports(count: int) -> list[int]:

@@ -6,14 +6,9 @@ red; KVTRACE_SKIP_ENGINES=vllm-lmcache says that it is known to be missing.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
-from kvtrace.importer import import_files
-from kvtrace.run import open_run
-from tests.engines.environment import engine_python
-from tests.engines.record import record_session
 from tests.engines.scenarios import SESSIONS
 from tests.golden import truths
 from tests.golden.truths import ALWAYS, Recording
@@ -21,25 +16,16 @@ from tests.golden.truths import ALWAYS, Recording
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ENGINE = "vllm-lmcache"
+    from tests.engines.conftest import Recordings
+
 SCENARIOS = tuple(scenario.name for session in SESSIONS for scenario in session.scenarios)
 pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(scope="session")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recording]:
+def recorded(recordings: Recordings) -> dict[str, Recording]:
     """Every scenario, played once and imported from its raw files."""
-    if ENGINE in os.environ.get("KVTRACE_SKIP_ENGINES", "").split(","):
-        pytest.skip(f"KVTRACE_SKIP_ENGINES names {ENGINE}")
-    folder = tmp_path_factory.mktemp("engines")
-    python = engine_python()
-    found = {}
-    for session in SESSIONS:
-        raws = record_session(session, list(session.scenarios), python=python, out=folder)
-        for scenario, raw in zip(session.scenarios, raws, strict=True):
-            run = open_run(import_files([raw], folder / f"run-{scenario.name}").run)
-            found[scenario.name] = Recording(run, raw)
-    return found
+    return {name: recordings.imported(name) for name in SCENARIOS}
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -1,0 +1,58 @@
+"""Engine starts that several test files look at: each is played at most once a test run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+from kvtrace.importer import import_files
+from kvtrace.run import Run, open_run
+from tests.engines.environment import engine_python, skip_when_missing
+from tests.engines.record import record_session
+from tests.engines.scenarios import SESSIONS
+from tests.golden.truths import Recording
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass
+class Recordings:
+    """The scenarios of the samples, recorded now, each session when it is first asked for."""
+
+    folder: Path
+    python: Path
+    raws: dict[str, Path] = field(default_factory=dict)
+    runs: dict[str, Recording] = field(default_factory=dict)
+
+    def imported(self, name: str) -> Recording:
+        """The run that importing the scenario's raw files gives."""
+        if name not in self.runs:
+            run = open_run(import_files([self._raw(name)], self.folder / f"run-{name}").run)
+            self.runs[name] = Recording(run, self._raw(name))
+        return self.runs[name]
+
+    def native(self, name: str) -> Run:
+        """The run as `kvtrace run` itself left it."""
+        self._raw(name)
+        return open_run(self.folder / f"native-{name}")
+
+    def _raw(self, name: str) -> Path:
+        if name not in self.raws:
+            (session,) = (each for each in SESSIONS if name in {one.name for one in each.scenarios})
+            raws = record_session(
+                session,
+                list(session.scenarios),
+                python=self.python,
+                out=self.folder,
+                native=self.folder / f"native-{name}",
+            )
+            self.raws |= {scenario.name: raw for scenario, raw in zip(session.scenarios, raws, strict=True)}
+        return self.raws[name]
+
+
+@pytest.fixture(scope="session")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
+    skip_when_missing()
+    return Recordings(tmp_path_factory.mktemp("engines"), engine_python())

@@ -1,0 +1,126 @@
+"""An OffloadingSpec that runs without a GPU, loaded by vLLM: `"spec_name": "HostSpec"`.
+
+vLLM's own CPU spec refuses platforms without device streams. Here a thread of the worker copies between
+the two sets of tensors, one job after the other, each at least `delay` seconds long. Scheduler, manager,
+metrics and KV events are vLLM's own.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult
+from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from vllm.v1.kv_offload.base import BlockIDsLoadStoreSpec, CanonicalKVCaches, GPULoadStoreSpec
+
+
+class Job(NamedTuple):
+    """One transfer: which blocks of the engine, which chunks of the host, and in which direction."""
+
+    number: int
+    engine: GPULoadStoreSpec
+    host: BlockIDsLoadStoreSpec
+    stores: bool
+
+
+class HostWorker(OffloadingWorker):
+    """Copies blocks of the engine's cache to tensors of its own and back."""
+
+    def __init__(self, caches: CanonicalKVCaches, *, chunks: int, chunk_blocks: int, delay_s: float) -> None:
+        self._chunk_blocks = chunk_blocks
+        self._delay_s = delay_s
+        self._groups = [[ref.tensor_idx for ref in refs] for refs in caches.group_data_refs]
+        self._engine = [
+            each.tensor.view(torch.int8).view(-1, each.page_size_bytes) for each in caches.tensors
+        ]
+        self._host = [
+            torch.zeros(chunks * chunk_blocks, each.page_size_bytes, dtype=torch.int8)
+            for each in caches.tensors
+        ]
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._finished: queue.SimpleQueue[TransferResult] = queue.SimpleQueue()
+        self._ended: dict[int, threading.Event] = {}
+        threading.Thread(target=self._work, name="host-offload", daemon=True).start()
+
+    def submit_store(self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: BlockIDsLoadStoreSpec) -> bool:
+        """From the engine to the host."""
+        return self._submit(Job(job_id, src_spec, dst_spec, stores=True))
+
+    def submit_load(self, job_id: int, src_spec: BlockIDsLoadStoreSpec, dst_spec: GPULoadStoreSpec) -> bool:
+        """From the host to the engine."""
+        return self._submit(Job(job_id, dst_spec, src_spec, stores=False))
+
+    def get_finished(self) -> list[TransferResult]:
+        """What ended since the last call."""
+        found = []
+        while not self._finished.empty():
+            result = self._finished.get()
+            self._ended.pop(result.job_id, None)
+            found.append(result)
+        return found
+
+    def wait(self, job_ids: set[int]) -> None:
+        """Block until these jobs have ended."""
+        for number in job_ids:
+            if ended := self._ended.get(number):
+                ended.wait()
+
+    def _submit(self, job: Job) -> bool:
+        self._ended[job.number] = threading.Event()
+        self._jobs.put(job)
+        return True
+
+    def _work(self) -> None:
+        while True:
+            job = self._jobs.get()
+            started = time.perf_counter()
+            time.sleep(self._delay_s)
+            moved = self._copy(job)
+            took = time.perf_counter() - started
+            self._finished.put(
+                TransferResult(job_id=job.number, success=True, transfer_size=moved, transfer_time=took)
+            )
+            self._ended[job.number].set()
+
+    def _copy(self, job: Job) -> int:
+        moved = 0
+        for tensors, block, place in self._pairs(job):
+            for number in tensors:
+                engine, host = self._engine[number][block], self._host[number][place]
+                (host if job.stores else engine).copy_(engine if job.stores else host)
+                moved += engine.numel()
+        return moved
+
+    def _pairs(self, job: Job) -> Iterator[tuple[list[int], int, int]]:
+        """Tensors of the group, block of the engine, place on the host; a chunk holds several blocks."""
+        blocks, chunks = iter(job.engine.block_ids.tolist()), iter(job.host.block_ids.tolist())
+        sizes = zip(self._groups, job.engine.group_sizes, job.engine.block_indices, strict=True)
+        for tensors, size, first in sizes:
+            chunk = 0
+            for index in range(first, first + size):
+                if index == first or index % self._chunk_blocks == 0:
+                    chunk = next(chunks)
+                yield tensors, next(blocks), chunk * self._chunk_blocks + index % self._chunk_blocks
+
+
+class HostSpec(CPUOffloadingSpec):
+    """vLLM's CPU spec with a worker that needs no device streams."""
+
+    def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
+        """The one worker of this process."""
+        if self._worker is None:
+            self._worker = HostWorker(
+                kv_caches,
+                chunks=self.num_chunks,
+                chunk_blocks=self.blocks_per_chunk,
+                delay_s=float(self.extra_config.get("delay", 0)),
+            )
+        return self._worker

@@ -1,0 +1,85 @@
+"""Engine starts that are recorded by `kvtrace run` alone: what no sample ships, and what ends badly."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import shutil
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.engines import drive
+from tests.engines.configuration import Configuration
+from tests.engines.prompts import plain
+from tests.engines.stack import NATIVE, Stack, running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.engines.drive import Client
+
+DELAY_S = 0.02
+"""How long every copy of the native offloading lasts at least."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """The run that was recorded, what the client saw, and vLLM's counters after the last request."""
+
+    run: Path
+    client: Client
+    counters: dict[str, float]
+    died: bool = False
+
+
+def native_offload(client: Client) -> None:
+    """Five prompts through a pool that holds three: the repeats come back from the host."""
+    client.ask(*plain(0, 1, 2, 3, 4, 0, 1))
+    client.ask_at_once(*plain(2, 3, 0))
+
+
+def until_death(client: Client) -> None:
+    """Repeats until the engine is gone: LMCache's lazy offload raises inside the scheduler."""
+    with suppress(OSError, http.client.HTTPException, ValueError):
+        client.ask(*plain(0, 1, 2, 3, 0, 1, 0, 1))
+
+
+HOST_SPEC = Configuration(connector="native", delay_s=DELAY_S)
+LAZY = Configuration(l1_gb=0.064, lazy=True)
+
+
+def play(
+    configuration: Configuration,
+    scenario: Callable[[Client], None],
+    *,
+    python: Path,
+    out: Path,
+    dies: bool = False,
+) -> Played:
+    """One start of the engines under `kvtrace run`; the run is moved to `out`."""
+    folder = Path(tempfile.mkdtemp(prefix="engines-"))
+    try:
+        with running(configuration, folder=folder, python=python) as stack:
+            client = drive.Client(stack.vllm_url, folder / "responses.jsonl")
+            scenario(client)
+            died = dies and stack.engine_died(timeout_s=60)
+            counters = {} if died else _counters(stack)
+        if configuration.kvtrace:
+            shutil.move(folder / NATIVE, out)
+        return Played(out, client, counters, died)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _counters(stack: Stack) -> dict[str, float]:
+    """Sums of vLLM's counters over their labels, and each with its label where it has one."""
+    found: dict[str, float] = {}
+    page = drive.page(f"{stack.vllm_url}/metrics").decode()
+    for name, labels, value in re.findall(r"^(vllm:\w+_total)\{(.*)\} (\S+)$", page, re.MULTILINE):
+        found[name] = found.get(name, 0.0) + float(value)
+        if source := re.search(r'source="(\w+)"', labels):
+            found[f"{name}:{source[1]}"] = float(value)
+    return found

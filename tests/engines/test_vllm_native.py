@@ -1,0 +1,217 @@
+"""What `kvtrace run` recorded of real engines, against the client, vLLM's counters and the clock.
+
+Minutes: `pytest -m engine`. See test_vllm_lmcache.py for the environment.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import kvtrace
+import polars as pl
+import pytest
+from kvtrace.run import Run, open_run
+from tests.engines import native
+from tests.engines.configuration import Configuration
+from tests.engines.environment import engine_python, skip_when_missing
+from tests.golden.truths import SECOND
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.engines.conftest import Recordings
+    from tests.engines.native import Played
+
+pytestmark = pytest.mark.engine
+
+TOKENS = """
+    WITH served AS (
+        SELECT request_id, computed_before, scheduled_tokens, prompt_tokens
+        FROM member JOIN request USING (request_id)
+        WHERE computed_before < prompt_tokens
+    )
+    SELECT
+        alias AS client_id, prompt_tokens, gpu_hit_tokens, selected_tokens, reported_cached_tokens,
+        min(served.computed_before) - any_value(request.gpu_hit_tokens) AS loaded_tokens,
+        sum(least(scheduled_tokens, prompt_tokens - computed_before))::BIGINT AS computed_tokens
+    FROM request JOIN served USING (request_id, prompt_tokens) JOIN alias USING (request_id)
+    WHERE alias.kind = 'client'
+    GROUP BY ALL
+"""
+"""Where the prompt tokens of every request came from, of one admission each."""
+
+
+@dataclass(frozen=True)
+class Killed:
+    """The run of the killed server, and what the client waited for each of the six requests after it."""
+
+    run: Run
+    names: list[str]
+    waited_s: list[float]
+    request_ids: list[str]
+
+
+@pytest.fixture(scope="session")
+def python() -> Path:
+    skip_when_missing()
+    return engine_python()
+
+
+@pytest.fixture(scope="session")
+def killed(recordings: Recordings) -> Killed:
+    """The recorded session of the samples, as `kvtrace run` itself left it."""
+    run = recordings.native("server_killed")
+    responses = pl.DataFrame(list(recordings.imported("server_killed").responses().values())).tail(6)
+    ids = {row["alias"]: row["request_id"] for row in _rows(run, "FROM alias WHERE kind = 'client'")}
+    names = responses["request_id"].to_list()
+    waited = ((responses["first_token_ns"] - responses["started_ns"]) / SECOND).to_list()
+    return Killed(run, names, waited, [ids[name] for name in names])
+
+
+@pytest.fixture(scope="session")
+def offload(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    folder = tmp_path_factory.mktemp("offload")
+    return native.play(native.HOST_SPEC, native.native_offload, python=python, out=folder / "run")
+
+
+@pytest.fixture(scope="session")
+def bare(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """The same engine and prompts without kvtrace."""
+    configuration = Configuration(connector="native", delay_s=native.DELAY_S, kvtrace=False)
+    out = tmp_path_factory.mktemp("bare") / "run"
+    return native.play(configuration, native.native_offload, python=python, out=out)
+
+
+@pytest.fixture(scope="session")
+def lazy(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    folder = tmp_path_factory.mktemp("lazy")
+    return native.play(native.LAZY, native.until_death, python=python, out=folder / "run", dies=True)
+
+
+def _rows(run: Run, query: str) -> list[dict[str, Any]]:
+    return run.connection().sql(query).pl().to_dicts()
+
+
+def test_the_first_request_after_the_kill_has_one_lookup_that_timed_out(killed: Killed) -> None:
+    rows = _rows(killed.run, f"FROM lookup WHERE request_id = '{killed.request_ids[0]}'")
+    (row,) = rows
+    assert row["outcome"] == "timeout"
+    assert (row["end_ns"] - row["start_ns"]) / SECOND == pytest.approx(5.0, abs=0.3)
+    assert row["found_tokens"] is None
+
+
+def test_thousands_of_asks_are_one_lookup(killed: Killed) -> None:
+    (row,) = _rows(killed.run, f"FROM lookup WHERE request_id = '{killed.request_ids[0]}'")
+    assert int(dict(row["attributes"])["calls"]) > 100
+
+
+def test_the_fourth_request_after_the_kill_is_queued_for_want_of_blocks(killed: Killed) -> None:
+    """Nearly all it waits, minus what the engine needs to compute it."""
+    fourth = killed.request_ids[3]
+    rows = _rows(killed.run, f"FROM queue WHERE request_id = '{fourth}' AND reason = 'capacity'")
+    queued = sum(row["end_ns"] - row["start_ns"] for row in rows) / SECOND
+    assert queued == pytest.approx(killed.waited_s[3], abs=1.0)
+    assert queued > 8
+    assert all(row["blocks"] > row["free_blocks"] for row in rows)
+
+
+def test_its_blockers_are_the_three_finished_requests_before_it(killed: Killed) -> None:
+    fourth = killed.request_ids[3]
+    blockers = kvtrace.analyze(killed.run, "blockers", window="e2e").filter(
+        (pl.col("request_id") == fourth) & (pl.col("class") == "queue_capacity") & (pl.col("exposed_ns") > 0)
+    )
+    assert set(blockers["blocker_request_id"]) == set(killed.request_ids[:3])
+    partition = kvtrace.analyze(killed.run, "exposure", window="e2e").filter(
+        (pl.col("request_id") == fourth) & (pl.col("class") == "queue_capacity")
+    )
+    assert blockers["exposed_ns"].sum() == pytest.approx(partition["exposed_ns"].sum(), rel=0.01)
+    assert set(partition["bound"]) == {"exact"}
+
+
+def test_holds_of_stores_that_never_ended_are_closed_when_the_connector_gives_up(killed: Killed) -> None:
+    ids = ", ".join(f"'{name}'" for name in killed.request_ids[:3])
+    rows = _rows(killed.run, f"FROM hold WHERE request_id IN ({ids})")
+    assert len(rows) == 3
+    assert all((row["end_ns"] - row["start_ns"]) / SECOND > 5 for row in rows)
+
+
+@pytest.mark.parametrize(("place", "word"), [(0, "timed out"), (3, "blocks")])
+def test_explain_says_why(killed: Killed, place: int, word: str) -> None:
+    command = [sys.executable, "-m", "kvtrace", "explain", str(killed.run.path), killed.names[place]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert word in done.stdout
+    if place == 3:
+        assert all(name in done.stdout for name in killed.names[:3])
+
+
+def test_the_verdicts_after_the_kill_are_a_timeout_and_then_degraded(killed: Killed) -> None:
+    verdicts = kvtrace.analyze(killed.run, "fallbacks")
+    found = dict(zip(verdicts["request_id"], verdicts["verdict"], strict=True))
+    assert found[killed.request_ids[0]] == "recompute_after_timeout"
+    assert {found[name] for name in killed.request_ids[1:3]} == {"recompute_degraded"}
+
+
+def test_tokens_from_the_gpu_loaded_and_computed_are_the_prompt(offload: Played, killed: Killed) -> None:
+    for run in (open_run(offload.run), killed.run):
+        rows = _rows(run, TOKENS)
+        assert len(rows) >= 10
+        for row in rows:
+            found = row["gpu_hit_tokens"] + row["loaded_tokens"] + row["computed_tokens"]
+            assert found == row["prompt_tokens"], row
+
+
+def test_sums_equal_vllms_counters_and_the_clients_cached_tokens(offload: Played) -> None:
+    rows = _rows(open_run(offload.run), TOKENS)
+    counters = offload.counters
+    source = "vllm:prompt_tokens_by_source_total"
+    assert sum(row["gpu_hit_tokens"] for row in rows) == counters[f"{source}:local_cache_hit"]
+    assert sum(row["loaded_tokens"] for row in rows) == counters[f"{source}:external_kv_transfer"]
+    assert sum(row["computed_tokens"] for row in rows) == counters[f"{source}:local_compute"]
+    assert counters[f"{source}:external_kv_transfer"] > 0
+    by_client = {row["client_id"]: row for row in rows}
+    for response in offload.client.responses:
+        row = by_client[response.request_id]
+        usage: Any = response.usage
+        cached = (usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0
+        assert row["gpu_hit_tokens"] + row["loaded_tokens"] == cached
+        assert row["reported_cached_tokens"] == cached
+        assert row["prompt_tokens"] == usage["prompt_tokens"]
+
+
+def test_a_load_from_the_host_is_exposed_for_at_least_its_delay(offload: Played) -> None:
+    """VLLM counts it as queue time."""
+    run = open_run(offload.run)
+    loads = _rows(run, "FROM transfer WHERE op = 'load'")
+    assert loads
+    partition = kvtrace.analyze(run, "exposure", window="ttft").filter(
+        pl.col("class").is_in(["load", "load_wait"])
+    )
+    exposed = dict(partition.group_by("request_id").agg(pl.col("exposed_ns").sum()).iter_rows())
+    for load in loads:
+        assert exposed[load["request_id"]] >= native.DELAY_S * SECOND
+    assert set(partition["bound"]) == {"exact"}
+
+
+def test_tokens_are_the_same_with_and_without_kvtrace(offload: Played, bare: Played) -> None:
+    assert [each.answer_digest for each in offload.client.responses] == [
+        each.answer_digest for each in bare.client.responses
+    ]
+    assert all(each.status == 200 for each in offload.client.responses)
+
+
+def test_nothing_was_lost(offload: Played) -> None:
+    assert _rows(open_run(offload.run), "FROM loss WHERE cause != 'duplicate'") == []
+
+
+def test_a_run_whose_engine_died_is_readable_and_its_last_request_open(lazy: Played) -> None:
+    assert lazy.died
+    run = open_run(lazy.run)
+    rows = _rows(run, "FROM span WHERE op = 'request' AND observer = 'scheduler' ORDER BY start_ns")
+    assert rows[-1]["end_ns"] is None
+    assert rows[-1]["status"] == "open"
+    assert all(row["status"] == "ok" for row in rows[:-1])
+    assert "unclean_end" in {row["cause"] for row in _rows(run, "FROM loss")}
