@@ -192,9 +192,11 @@ def _hashes(rows: pa.Table) -> npt.NDArray[np.uint64]:
     """A hash of (trace_id, span_id) a row; 0 where either is missing, for such a row can be no duplicate."""
     if "trace_id" not in rows.column_names or "span_id" not in rows.column_names:
         return np.zeros(rows.num_rows, np.uint64)
-    trace, span = pl.Series(rows["trace_id"]), pl.Series(rows["span_id"])
-    known = (trace.is_not_null() & span.is_not_null()).to_numpy()
-    mixed = trace.hash().to_numpy() ^ (span.fill_null(0).to_numpy() * _SPREAD)
+    traces, span = rows["trace_id"].combine_chunks(), rows["span_id"]
+    codes = traces.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    hashes = np.append(pl.Series(traces.dictionary).hash().to_numpy(), np.uint64(0))
+    mixed = hashes[codes] ^ (span.fill_null(0).to_numpy() * _SPREAD)
+    known = (codes >= 0) & span.is_valid().to_numpy()
     return np.where(known, mixed | np.uint64(1), np.uint64(0))
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kvtrace.importer.facts import holds, origins
 from kvtrace.importer.naming import Names, by_overlap, known_meaning
@@ -39,7 +38,7 @@ def _meant(chunk: pa.Table, at: npt.NDArray[np.int64], names: Names) -> tuple[pl
     taken = chunk.select([name for name in wanted if name in chunk.column_names]).take(pa.array(at))
     rows = pl.DataFrame(
         {
-            "alias": pl.Series(taken["request_id"]),
+            "alias": pl.Series(taken["request_id"].cast(pa.string())),
             "origin": pl.Series(origins(taken)),
             "start_ns": pl.Series(taken["start_ns"]),
             "end_ns": pl.Series(taken["end_ns"] if "end_ns" in taken.column_names else taken["start_ns"]),
@@ -57,10 +56,12 @@ def _meant(chunk: pa.Table, at: npt.NDArray[np.int64], names: Names) -> tuple[pl
 
 def _with_ids(chunk: pa.Table, at: npt.NDArray[np.int64], meant: pl.Series) -> pa.Table:
     """Replace the request ids of some rows."""
-    mask = np.zeros(chunk.num_rows, bool)
-    mask[at] = True
-    ids = chunk["request_id"].combine_chunks()
-    new = pc.replace_with_mask(ids, pa.array(mask), meant.to_arrow().cast(pa.string()))
+    given = chunk["request_id"].combine_chunks()
+    named = meant.to_arrow().cast(pa.string()).dictionary_encode()
+    ids, others = pa.chunked_array([given, named]).unify_dictionaries().chunks
+    codes = ids.indices.fill_null(-1).to_numpy(zero_copy_only=False).copy()
+    codes[at] = others.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    new = pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), ids.dictionary)
     return chunk.set_column(chunk.column_names.index("request_id"), "request_id", new)
 
 

@@ -36,8 +36,12 @@ def arrow_schema(table: str) -> pa.Schema:
     return pa.schema(fields, metadata={"kvtrace.table": table, "kvtrace.schema": str(schema.VERSION)})
 
 
-WORDS = frozenset(CLOSED) | {"run_id", "name", "reason", "component", "engine", "process", "device", "stream"}
-"""Text columns of `span` with few values: kept dictionary-encoded in memory, plain text on disk."""
+IDS = ("request_id", "trace_id")
+"""Text columns of `span` that some rows share."""
+WORDS = frozenset(
+    {*CLOSED, "run_id", "name", "reason", "component", "engine", "process", "device", "stream", *IDS}
+)
+"""Text columns of `span` whose values repeat: kept dictionary-encoded in memory, plain text on disk."""
 
 
 @cache
@@ -67,6 +71,21 @@ def conform(data: pa.Table, table: str) -> pa.Table:
         for field in target
     ]
     return pa.Table.from_arrays(columns, schema=target)
+
+
+def used(column: pa.DictionaryArray) -> pa.DictionaryArray:
+    """The same column with a dictionary of those words alone that occur, in the order in which they do."""
+    codes = column.indices.dictionary_encode()
+    return pa.DictionaryArray.from_arrays(codes.indices, column.dictionary.take(codes.dictionary))
+
+
+def with_used_ids(table: pa.Table) -> pa.Table:
+    """A part of a table without the ids of the other parts."""
+    for name in IDS:
+        if name in table.column_names and pa.types.is_dictionary(table[name].type):
+            ids = used(table[name].combine_chunks())
+            table = table.set_column(table.column_names.index(name), name, ids)
+    return table
 
 
 def together(parts: list[pa.Table], schema: pa.Schema) -> pa.Table:

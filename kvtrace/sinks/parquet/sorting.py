@@ -13,7 +13,7 @@ import hashlib
 import itertools
 import shutil
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ import pyarrow.feather as feather
 import pyarrow.parquet as pq
 
 from kvtrace.schema.layout import BUCKETS, SHARED, bucket_folder
-from kvtrace.sinks.parquet.arrow import conform, memory_schema, together
+from kvtrace.sinks.parquet.arrow import conform, memory_schema, together, with_used_ids
 from kvtrace.sinks.parquet.writer import ROW_GROUP_ROWS, open_writer
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ ONE_FILE_ROWS = 2_000_000
 SORT_ROWS = 150_000
 """So many rows are sorted in memory at a time."""
 NO_BUCKET = 255
+LARGEST_BITS = 63
 
 
 def write_sorted(chunks: Iterable[pa.Table], estimate: int, folder: Path, scratch: Path, run_id: str) -> int:
@@ -89,7 +90,8 @@ class _Parts:
         for number, (low, high) in enumerate(itertools.pairwise(edges)):
             if high > low:
                 file = self.scratch / f"{number:02d}-{len(self.files[number]):06d}.arrow"
-                feather.write_feather(rows.slice(low, high - low), str(file), compression="uncompressed")
+                part = with_used_ids(rows.slice(low, high - low))
+                feather.write_feather(part, str(file), compression="uncompressed")
                 self.files[number].append(file)
         return rows.num_rows
 
@@ -125,23 +127,49 @@ def _with_bucket(chunk: pa.Table, bucket: npt.NDArray[np.uint8]) -> pa.Table:
 
 def _sorted(table: pa.Table) -> pa.Table:
     """Rows by bucket, request, start, span id."""
-    wanted = [name for name in ("span_id", "start_ns") if name in table.column_names]
-    keys = [table[name].fill_null(0).to_numpy() for name in wanted]
+    rank = np.zeros(table.num_rows, np.int64)
     if "request_id" in table.column_names:
         ids = table["request_id"].combine_chunks()
-        ids = ids if pa.types.is_dictionary(ids.type) else ids.dictionary_encode()
         codes = ids.indices.fill_null(len(ids.dictionary)).to_numpy(zero_copy_only=False)
-        keys.append(_ranks(ids.dictionary)[codes])
-    return table.take(pa.array(np.lexsort(keys))) if keys else table
+        bucket = np.zeros(len(ids.dictionary) + 1, np.uint8)
+        bucket[codes] = table["bucket"].to_numpy()
+        rank = _ranks(ids.dictionary, bucket[:-1])[codes]
+    start, span = (_numbers(table, name) for name in ("start_ns", "span_id"))
+    return table.take(pa.array(_order(rank, start, span)))
 
 
-def _ranks(ids: pa.Array) -> npt.NDArray[np.int64]:
+def _numbers(table: pa.Table, name: str) -> Any:
+    """A column of numbers, 0 where it is not known."""
+    if name not in table.column_names:
+        return np.zeros(table.num_rows, np.int64)
+    return table[name].fill_null(0).to_numpy()
+
+
+def _ranks(ids: pa.Array, bucket: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
     """Place of every request id by bucket, then name; the last place is that of no request."""
     name = np.empty(len(ids), np.int64)
     name[pc.sort_indices(ids).to_numpy()] = np.arange(len(ids))
     rank = np.full(len(ids) + 1, len(ids), np.int64)
-    rank[np.lexsort((name, _buckets_of(ids)))] = np.arange(len(ids))
+    rank[np.lexsort((name, bucket))] = np.arange(len(ids))
     return rank
+
+
+def _order(rank: Any, start: Any, span: Any) -> npt.NDArray[np.int64]:
+    """Row numbers by rank, start, span; equal rows stay in their order.
+
+    Rank and start mostly fit into one number, which sorts several times faster than a key after the other.
+    """
+    low = int(start.min()) if start.size else 0
+    bits = (int(start.max()) - low).bit_length() if start.size else 0
+    if not start.size or bits + int(rank.max()).bit_length() > LARGEST_BITS:
+        return np.lexsort((span, start, rank))
+    packed = (rank << bits) | (start - low)
+    order: npt.NDArray[np.int64] = np.argsort(packed)
+    same = packed[order[1:]] == packed[order[:-1]]
+    tied = np.append(same, False) | np.append(False, same)
+    rows = order[tied]
+    order[tied] = rows[np.lexsort((rows, span[rows], packed[rows]))]
+    return order
 
 
 def _buckets_of(ids: pa.Array) -> npt.NDArray[np.uint8]:
@@ -193,4 +221,4 @@ def _whole(table: pa.Table, run_id: str) -> pa.Table:
     kept = table.drop_columns(["run_id"]) if "run_id" in table.column_names else table
     codes = pa.array(np.zeros(kept.num_rows, np.int32))
     run = pa.DictionaryArray.from_arrays(codes, pa.array([run_id]))
-    return conform(kept.append_column("run_id", run), "span")
+    return conform(with_used_ids(kept).append_column("run_id", run), "span")

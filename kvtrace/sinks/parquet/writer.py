@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ROW_GROUP_ROWS = 256 * 1024
+DICTIONARY_BYTES = 16 << 20
+"""Ids of all requests of a row group fit; a dictionary that does not would be written and not be used."""
 _UNLIKE = {"transfer_id": "DELTA_BYTE_ARRAY", "attributes.key_value.value": "PLAIN"}
 """Text that hardly repeats: a dictionary would be built and thrown away."""
 _STATISTICS = ["bucket", "op", "request_id", "start_ns", "end_ns", "time_ns"]
@@ -77,6 +79,7 @@ def open_writer(path: Path, table: str) -> Iterator[pq.ParquetWriter]:
             compression_level=1,
             version="2.6",
             use_dictionary=dictionary,
+            dictionary_pagesize_limit=DICTIONARY_BYTES,
             column_encoding=encoding,
             write_statistics=_STATISTICS,
             store_schema=False,

@@ -14,21 +14,13 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from kvtrace.sinks.parquet.arrow import used
+
 Mask = npt.NDArray[np.bool_]
 Positions = npt.NDArray[np.integer]
 FEW_NAMES = 2**15
 EXACT_FLOATS = 2.0**53
 """Below this every whole float64 is one integer."""
-
-
-def used(codes: Positions, words: pa.Array) -> pa.Array:
-    """A dictionary column of codes (-1: null) into words, with a dictionary of those that occur."""
-    known = codes >= 0
-    occurs = np.zeros(len(words), bool)
-    occurs[codes[known]] = True
-    number = np.append(np.cumsum(occurs, dtype=np.int32) - np.int32(1), np.int32(-1))
-    indices = pa.array(number[codes], mask=None if known.all() else ~known)
-    return pa.DictionaryArray.from_arrays(indices, words.filter(pa.array(occurs)))
 
 
 def map_array(rows: int, row: Positions, keys: pa.Array, values: pa.Array) -> pa.MapArray:
@@ -100,7 +92,8 @@ class Attributes:
 
     def strings(self, at: Positions) -> pa.Array:
         """The texts of some numbers, null for -1, as a dictionary of those that occur."""
-        return used(at, self.values)
+        codes = pa.array(at, pa.int32(), mask=at < 0)
+        return used(pa.DictionaryArray.from_arrays(codes, self.values))
 
     def integers(self, name: str) -> tuple[npt.NDArray[np.int64], Mask]:
         """The attribute as int64 and where it is one."""

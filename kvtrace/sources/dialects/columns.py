@@ -42,6 +42,7 @@ class Columns:
         self.resource = batch.spans["resource"].to_numpy()
         self.status_code = batch.spans["status_code"].to_numpy()
         self.attributes = Attributes(batch.attributes, self.rows)
+        self._names, self._scopes = (_words(batch.spans[name]) for name in ("name", "scope"))
         end = batch.spans["end_ns"].to_numpy().astype(np.int64)
         everywhere = np.ones(self.rows, bool)
         self._words: dict[str, tuple[npt.NDArray[np.int32], list[str]]] = {}
@@ -55,14 +56,13 @@ class Columns:
 
     def named(self, *wanted: str) -> Mask:
         """Spans with one of these names."""
-        return _among(self.batch.spans["name"], wanted)
+        codes, names = self._names
+        return np.array([*(name in wanted for name in names), False])[codes]
 
     def scoped(self, prefix: str) -> Mask:
         """Spans whose instrumentation scope begins so."""
-        scopes = self.batch.spans["scope"].combine_chunks()
-        scopes = scopes if pa.types.is_dictionary(scopes.type) else scopes.dictionary_encode()
-        own = np.array([str(name).startswith(prefix) for name in scopes.dictionary.to_pylist()], dtype=bool)
-        return own[scopes.indices.to_numpy(zero_copy_only=False)] if own.size else np.zeros(self.rows, bool)
+        codes, scopes = self._scopes
+        return np.array([*(scope.startswith(prefix) for scope in scopes), False])[codes]
 
     def number(self, column: str) -> tuple[Numbers, Mask]:
         """A number column as filled so far, and where it is known."""
@@ -151,10 +151,9 @@ class Columns:
     def table(self, schema: pa.Schema) -> pa.Table:
         """The columns that hold anything, in the order of a schema; the rest of the attributes among them."""
         spans = self.batch.spans
-        trace = spans["trace_id"].combine_chunks()
         given: dict[str, pa.Array] = {
-            "name": spans["name"].combine_chunks().dictionary_encode(),
-            "trace_id": pc.if_else(pc.equal(trace, ""), None, trace),
+            "name": spans["name"].combine_chunks(),
+            "trace_id": _without_word(spans["trace_id"].combine_chunks(), ""),
             "span_id": spans["span_id"].combine_chunks(),
             "parent_span_id": spans["parent_span_id"].combine_chunks(),
             "attributes": self.attributes.rest(),
@@ -186,6 +185,16 @@ class Columns:
         return found
 
 
-def _among(column: pa.ChunkedArray, wanted: Sequence[str]) -> Mask:
-    found = pc.is_in(column, value_set=pa.array(wanted))
-    return np.asarray(found.to_numpy(), dtype=bool)
+def _words(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], list[str]]:
+    """A dictionary column without nulls as codes and its words."""
+    values = column.combine_chunks()
+    return values.indices.to_numpy(), values.dictionary.to_pylist()
+
+
+def _without_word(values: pa.DictionaryArray, word: str) -> pa.DictionaryArray:
+    """A dictionary column without nulls in which a word becomes null."""
+    codes = values.indices.to_numpy()
+    own = codes == pc.index(values.dictionary, word).as_py()
+    return (
+        pa.DictionaryArray.from_arrays(pa.array(codes, mask=own), values.dictionary) if own.any() else values
+    )

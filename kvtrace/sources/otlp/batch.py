@@ -31,23 +31,24 @@ def _schema(*columns: tuple[str, Any]) -> pa.Schema:
     return pa.schema([pa.field(name, kind) for name, kind in columns])
 
 
+_WORD = pa.dictionary(pa.int32(), pa.string())
 SPANS = _schema(
-    ("trace_id", pa.string()),
+    ("trace_id", _WORD),
     ("span_id", pa.uint64()),
     ("parent_span_id", pa.uint64()),
-    ("name", pa.string()),
+    ("name", _WORD),
     ("start_ns", pa.uint64()),
     ("end_ns", pa.uint64()),
     ("status_code", pa.int32()),
-    ("scope", pa.string()),
+    ("scope", _WORD),
     ("resource", pa.int32()),
 )
 """Columns of `SpanBatch.spans`."""
 
 ATTRIBUTES = _schema(
     ("row", pa.int32()),
-    ("key", pa.dictionary(pa.int32(), pa.string())),
-    ("value", pa.dictionary(pa.int32(), pa.string())),
+    ("key", _WORD),
+    ("value", _WORD),
 )
 """Columns of `SpanBatch.attributes`."""
 
@@ -143,9 +144,12 @@ def span_table(
 ) -> pa.Table:
     """The span table from parsed ids (and how many were malformed) and its other columns, arrays or lists."""
     noted.losses[BAD_IDS] += traces[1] + spans[1] + parents[1]
-    columns: list[Column] = [ids.hex_text(traces[0]), ids.numbers(spans[0]), ids.numbers(parents[0])]
+    columns: list[Column] = [ids.hex_dictionary(traces[0]), ids.numbers(spans[0]), ids.numbers(parents[0])]
     for column, field in zip(rest, list(SPANS)[3:], strict=True):
-        columns.append(pa.array(column, field.type) if isinstance(column, list) else column)
+        if pa.types.is_dictionary(field.type):
+            columns.append(_dictionary(pa.array(column, pa.string()) if isinstance(column, list) else column))
+        else:
+            columns.append(pa.array(column, field.type) if isinstance(column, list) else column)
     return pa.Table.from_arrays(columns, schema=SPANS)
 
 

@@ -87,6 +87,17 @@ def parse(text: str) -> bytes | None:
     return value if len(value) in (0, SPAN_BYTES, TRACE_BYTES) else None
 
 
+def hex_dictionary(matrix: Matrix) -> Any:
+    """Lower-case hex of each row, "" for zeros, as a dictionary column: spans of a trace share it."""
+    width = matrix.shape[1]
+    fixed = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(width), len(matrix), [None, pa.py_buffer(np.ascontiguousarray(matrix))]
+    ).dictionary_encode()
+    data = b"".join(fixed.dictionary.to_pylist())
+    different = np.frombuffer(data, np.uint8).reshape(-1, width)
+    return pa.DictionaryArray.from_arrays(fixed.indices, hex_text(different))
+
+
 def hex_text(matrix: Matrix) -> Any:
     """Lower-case hex of each row, "" for zeros."""
     present = matrix.any(axis=1)

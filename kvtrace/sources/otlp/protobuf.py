@@ -167,7 +167,7 @@ def _pivot(record: batch.Column, noted: batch.Notes) -> batch.SpanBatch:
     _resources(groups.field("resource"), noted)
     scope_of_span = np.repeat(np.arange(len(scopes)), _lengths(scopes.field("spans")))
     group_of_scope = np.repeat(np.arange(len(groups), dtype=np.int32), _lengths(groups.field("scope_spans")))
-    scope = _once(scopes.field("scope"), "name", "").take(pa.array(scope_of_span))
+    scope = _once(scopes.field("scope"), "name", "").dictionary_encode().take(pa.array(scope_of_span))
     code = _once(spans.field("status"), "code", 0)
     code = pc.if_else(pc.is_in(code, pa.array([0, 1, 2], pa.int32())), code, pa.scalar(0, pa.int32()))
     traces = ids.from_binary(spans.field("trace_id"), ids.TRACE_BYTES)
