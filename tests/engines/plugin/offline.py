@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kvtrace.run import Run
 
 SCRIPT = Path(__file__).with_name("offline_script.py")
-TIMEOUT_S = 240
+TIMEOUT_S = 420
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
 AGAIN = "[vllm.general_plugins]\nkvtrace-again = kvtrace.instrument.vllm:register\n"
 
