@@ -60,13 +60,14 @@ def test_times_are_those_of_the_machine(tmp_path: Path) -> None:
 
 def test_the_run_is_readable_while_it_lasts(tmp_path: Path) -> None:
     out, go_on = tmp_path / "run", tmp_path / "go on"
-    ours = begin("--out", out, "--", PYTHON, STAND_IN, "50", "--wait-for", go_on)
-    assert ours.stdout is not None
-    assert ours.stdout.readline() == "recorded\n"
-    assert requests(out) == names(50)
-    assert open_run(out).meta["exit_code"] is None
-    go_on.touch()
-    assert ours.wait(timeout=60) == 0
+    with begin("--out", out, "--", PYTHON, STAND_IN, "50", "--wait-for", go_on) as ours:
+        assert ours.stdout is not None
+        assert ours.stdout.readline() == "recorded\n"
+        assert requests(out) == names(50)
+        assert open_run(out).sql("SELECT count(*) FROM request").item() == 50
+        assert open_run(out).meta["exit_code"] is None
+        go_on.touch()
+        assert ours.wait(timeout=60) == 0
     assert requests(out) == names(50)
 
 
@@ -76,11 +77,11 @@ def test_if_we_are_killed_the_command_goes_on_and_every_row_is_there_once(
 ) -> None:
     out, go_on, more = tmp_path / "run", tmp_path / "go on", {"TMPDIR": str(tmp_path)}
     words = ("--out", out, "--", PYTHON, STAND_IN, "400", "--seconds", "3", "--wait-for", go_on, "--spawn")
-    ours = begin(*words, more=more)
-    until(lambda: list((out / "spool").glob("*.kvspool")), "a spool")
-    time.sleep(after_seconds)
-    ours.kill()
-    assert ours.wait(timeout=10) == -signal.SIGKILL
+    with begin(*words, more=more, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as ours:
+        until(lambda: list((out / "spool").glob("*.kvspool")), "a spool")
+        time.sleep(after_seconds)
+        ours.kill()
+        assert ours.wait(timeout=10) == -signal.SIGKILL
     go_on.touch()
     until(lambda: len(requests(out)) >= 800, "all rows")
     assert requests(out) == sorted(names(400) + names(400, "c"))
