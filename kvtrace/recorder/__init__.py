@@ -212,7 +212,10 @@ def _begin_process() -> None:
     global _local, _prefix, _ids, _inherited
     _local = Local()
     for recording in _recordings.values():
-        _inherited = {name: value for name, value in recording.forget().items() if name != "role"}
+        try:
+            _inherited = {name: value for name, value in recording.forget().items() if name != "role"}
+        except Exception:  # noqa: BLE001, S110 - a fork is no place to raise
+            pass
     _recordings.clear()
     _prefix = int.from_bytes(os.urandom(3), "big") & ((1 << PREFIX_BITS) - 1) or 1
     _ids = count(_prefix << ID_SHIFT | 1)

@@ -53,6 +53,7 @@ class Writing:
         self._defined: set[int] = set()
         self._groups: dict[object, list[Row]] = {}
         self._anchored_ns = 0
+        self._hurry = False
         self._paused_ns = 0
         self._rows = 0
         self._rows_in_file = 0
@@ -64,21 +65,22 @@ class Writing:
         self.failing = False
 
     def cycle(self, buffers: list[Buffer], *, hurry: bool) -> None:
-        """Write everything that waits.
+        """Write everything that waits; in a hurry without leaving the interpreter to others in between.
 
         Raises:
             OSError: the disk does not take it; what was taken out of the buffers is kept for the next time.
         """
+        self._hurry = hurry
         try:
             self._ready()
             more = True
             while more:
                 # What arrives meanwhile waits for the next flush: chasing it would write a frame a row.
                 self._round_ns = time.monotonic_ns()  # readers take what was written together together
-                more = self._take(buffers, hurry=hurry) >= ROUND_ROWS
-                self._write_groups(hurry=hurry)
+                more = self._take(buffers) >= ROUND_ROWS
+                self._write_groups()
             self._add_losses(buffers)
-            self._write_groups(hurry=hurry)
+            self._write_groups()
             self._write_facts()
         except OSError:
             self.failing = True
@@ -119,7 +121,7 @@ class Writing:
     def _append(self, frames: list[bytes]) -> None:
         self._file.append([item for item in frames if item])
 
-    def _take(self, buffers: list[Buffer], *, hurry: bool) -> int:
+    def _take(self, buffers: list[Buffer]) -> int:
         """Move rows from the buffers to their shape's list, forget buffers of dead threads; how many rows."""
         room = ROUND_ROWS - self.backlog
         for at in range(len(buffers) - 1, -1, -1):
@@ -132,7 +134,7 @@ class Writing:
                 take = buffer.popleft
                 self._sort([take() for _ in range(count)])
                 left -= count
-                self._breathe(hurry=hurry)
+                self._breathe()
             if buffer.quota:
                 buffer.quota = QUOTA_ROWS
             if dead and not buffer:
@@ -166,7 +168,7 @@ class Writing:
             definition = _definition(number)
             self.losses.since_last(cause, count, definition.op if definition else None)
 
-    def _write_groups(self, *, hurry: bool) -> None:
+    def _write_groups(self) -> None:
         """Piece by piece; several small pieces go into one write."""
         frames: list[bytes] = []
         size = 0
@@ -183,11 +185,11 @@ class Writing:
             if size >= WRITE_ROWS or not self._groups:
                 self._append(frames)
                 frames, size = [], 0
-            self._breathe(hurry=hurry)
+            self._breathe()
 
-    def _breathe(self, *, hurry: bool) -> None:
+    def _breathe(self) -> None:
         """Let the engine's threads have the interpreter when it was held for long enough."""
-        if not hurry and time.monotonic_ns() - self._paused_ns > HOLD_NS:
+        if not self._hurry and time.monotonic_ns() - self._paused_ns > HOLD_NS:
             time.sleep(PAUSE_S)
             self._paused_ns = time.monotonic_ns()
 
@@ -204,7 +206,7 @@ class Writing:
         try:
             payload = self._payload(number, definition, rows)
         except Exception:  # noqa: BLE001 - a row of a foreign object may raise anything; the others are written
-            good = [row for row in rows if encodable(definition.columns, row)]
+            good = [row for row in rows if self._fits(definition, row)]
             self.losses.since_last("undecodable", len(rows) - len(good), definition.op, "no column holds it")
             if not good:
                 return []
@@ -218,6 +220,10 @@ class Writing:
         self._rows += len(rows)
         self._rows_in_file += len(rows)
         return frames
+
+    def _fits(self, definition: Definition, row: Row) -> bool:
+        self._breathe()
+        return encodable(definition.columns, row)
 
     def _payload(self, number: int, definition: Definition, rows: list[Row]) -> bytes:
         return rows_payload(number, definition.columns, rows, self._texts, self._rows, self._round_ns)
