@@ -24,8 +24,15 @@ if TYPE_CHECKING:
 ROW_GROUP_ROWS = 256 * 1024
 DICTIONARY_BYTES = 16 << 20
 """Ids of all requests of a row group fit; a dictionary that does not would be written and not be used."""
-_UNLIKE = {"transfer_id": "DELTA_BYTE_ARRAY", "attributes.key_value.value": "PLAIN"}
-"""Text that hardly repeats: a dictionary would be built and thrown away."""
+_UNLIKE = {
+    "span": {
+        "trace_id": "PLAIN",
+        "transfer_id": "DELTA_BYTE_ARRAY",
+        "attributes.key_value.value": "PLAIN",
+    },
+    "alias": {"alias": "DELTA_BYTE_ARRAY", "request_id": "DELTA_BYTE_ARRAY"},
+}
+"""Text that hardly repeats, or only in neighbouring rows, where zstd finds it: a dictionary costs more."""
 _STATISTICS = ["bucket", "op", "request_id", "start_ns", "end_ns", "time_ns"]
 """Columns by which readers skip row groups; for the others they are not worth their cost."""
 
@@ -45,7 +52,7 @@ def _leaves(field: pa.Field, path: str) -> Iterator[tuple[str, pa.DataType]]:
         yield path, kind
 
 
-def _encodings(schema: pa.Schema) -> tuple[list[str], dict[str, str]]:
+def _encodings(schema: pa.Schema, unlike: dict[str, str]) -> tuple[list[str], dict[str, str]]:
     """Which leaves get a dictionary, and the encoding of the others."""
     dictionary: list[str] = []
     encoding: dict[str, str] = {}
@@ -53,8 +60,8 @@ def _encodings(schema: pa.Schema) -> tuple[list[str], dict[str, str]]:
         for path, kind in _leaves(field, field.name):
             if pa.types.is_integer(kind) and kind.bit_width >= 32:
                 encoding[path] = "DELTA_BINARY_PACKED"
-            elif path in _UNLIKE:
-                encoding[path] = _UNLIKE[path]
+            elif path in unlike:
+                encoding[path] = unlike[path]
             elif pa.types.is_string(kind) or pa.types.is_dictionary(kind) or pa.types.is_integer(kind):
                 dictionary.append(path)
     return dictionary, encoding
@@ -69,7 +76,7 @@ def open_writer(path: Path, table: str) -> Iterator[pq.ParquetWriter]:
     """
     partial = path.with_name(path.name + PARTIAL)
     schema = memory_schema(table)
-    dictionary, encoding = _encodings(schema)
+    dictionary, encoding = _encodings(schema, _UNLIKE.get(table, {}))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with pq.ParquetWriter(
