@@ -33,8 +33,15 @@ def begin(tracks: Tracks, track: Track, now_ns: int, reason: str = "unknown") ->
 
 
 def state(track: Track, now_ns: int, reason: str, blocks: int | None, free_blocks: int | None) -> None:
-    """What a pass found; nothing happens unless it differs from what held before."""
-    if track.reason == reason and track.blocks == blocks and track.free_blocks == free_blocks:
+    """What a pass found; nothing happens unless it differs from what held before.
+
+    While more blocks are free than are needed, want of blocks is not what it waits for: their number moves
+    with every step of the others, and the row goes on with those of its first pass.
+    """
+    same = track.blocks == blocks and track.free_blocks == free_blocks
+    if track.reason == reason and (
+        same or (enough(track.blocks, track.free_blocks) and enough(blocks, free_blocks))
+    ):
         if track.queue_span is None and now_ns - track.since_ns > TOLD_AFTER_NS:
             _tell_open(track)
         return
@@ -44,6 +51,11 @@ def state(track: Track, now_ns: int, reason: str, blocks: int | None, free_block
     track.queue_attempt = track.attempt
     track.blocks = blocks
     track.free_blocks = free_blocks
+
+
+def enough(blocks: int | None, free_blocks: int | None) -> bool:
+    """Whether so many blocks are free that want of them is no reason."""
+    return blocks is not None and free_blocks is not None and blocks <= free_blocks
 
 
 def end(tracks: Tracks, track: Track, now_ns: int) -> None:

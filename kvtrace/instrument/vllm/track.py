@@ -86,6 +86,7 @@ class Tracks:
         self.version = 0  # moves when anything moved that may change a reason
         self.signature: tuple[Any, ...] = ()
         self.recheck_ns = 0
+        self.ahead = 0  # blocks that the first waiting requests need together
         self.refused_free: int | None = None  # blocks free when an allocation failed in this pass
         self.refused_track: Track | None = None
         self.visited_track: Track | None = None

@@ -35,10 +35,12 @@ def decided(tracks: Tracks, scheduler: Any, *, throttled: bool) -> None:
     if free is None and pool is not None:
         free = pool.get_num_free_blocks()
     paused = getattr(getattr(scheduler, "_pause_state", None), "name", "UNPAUSED") != "UNPAUSED"
-    signature = (free, paused, tracks.version, tracks.visited_track, tracks.refused_track)
-    if not fresh and signature == tracks.signature and tracks.pass_ns < tracks.recheck_ns:
+    if (
+        not fresh
+        and _signature(tracks, free, paused=paused) == tracks.signature
+        and tracks.pass_ns < tracks.recheck_ns
+    ):
         return
-    tracks.signature = signature
     tracks.recheck_ns = tracks.pass_ns + RECHECK_NS
     put_aside = getattr(scheduler, "deferred_waiting", ())
     ahead = 0
@@ -50,10 +52,18 @@ def decided(tracks: Tracks, scheduler: Any, *, throttled: bool) -> None:
             continue
         ahead += needs.need(scheduler.kv_cache_manager, track) or 0
         queue.state(track, tracks.pass_ns, reason, ahead, free)
+    tracks.ahead = ahead
+    tracks.signature = _signature(tracks, free, paused=paused)
     for track in fresh:
         if track.seen != tracks.passes and track.request_id in tracks.waiting:
             reason = _reason(tracks, track, put_aside, paused=paused, throttled=throttled)
             queue.state(track, tracks.pass_ns, reason, None, None)
+
+
+def _signature(tracks: Tracks, free: int | None, *, paused: bool) -> tuple[Any, ...]:
+    """What two passes have in common when the second changed no reason, no blocks and no free blocks."""
+    short = None if queue.enough(tracks.ahead, free) else free
+    return short, paused, tracks.version, tracks.visited_track, tracks.refused_track
 
 
 def _heads(tracks: Tracks, scheduler: Any) -> list[Track]:

@@ -232,3 +232,15 @@ def test_nothing_of_a_request_stays_when_it_is_over(told: Told, scheduler: Any) 
     assert not tracks.waiting
     assert not tracks.steps
     assert not tracks.fresh
+
+
+def test_while_enough_blocks_are_free_their_number_cuts_no_row(told: Told, scheduler: Any) -> None:
+    scheduler.add_request(Request("a", 40))
+    for ms, free in ((10, 20), (20, 19), (30, 3), (40, 2), (50, 1), (60, 7)):
+        scheduler.kv_cache_manager.block_pool.free = free
+        step(told, scheduler, ms, lambda _: {})
+    step(told, scheduler, 70, admit(a=40))
+    assert intervals(told, "a")[1:] == [
+        ("capacity", 10, 40, 3, 20, 1), ("capacity", 40, 50, 3, 2, 1), ("capacity", 50, 60, 3, 1, 1),
+        ("capacity", 60, 70, 3, 7, 1),
+    ]  # fmt: skip
