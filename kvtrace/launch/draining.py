@@ -59,7 +59,7 @@ class Draining:
             if self._drain is None:
                 self._drain = self._begin()
             if self._drain is not None:
-                tables = self._drain.step(final=final)
+                tables = self._drain.step(final=final, giving=self.delivery is not None)
                 if self.delivery is not None:
                     self.delivery.offer(tables)
             self.trouble = None

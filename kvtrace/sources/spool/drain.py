@@ -68,8 +68,8 @@ class Drain:
         self._conversion = None
         self._lock.close()
 
-    def step(self, *, final: bool = False) -> dict[str, pa.Table]:
-        """Convert what the spools hold now; the new rows of each table that has some.
+    def step(self, *, final: bool = False, giving: bool = True) -> dict[str, pa.Table]:
+        """Convert what the spools hold now; the new rows of each table that has some, if they are wanted.
 
         `final` writes what is held, however little, and waits for another converter. Of a spool that has
         ended what never closed becomes open rows; one whose process still writes stays as it is.
@@ -78,7 +78,7 @@ class Drain:
             RunError: the run cannot be written; nothing is lost, a later step tries again.
         """
         parts: dict[str, list[pa.Table]] = {}
-        for given in self._steps(final=final, giving=True):
+        for given in self._steps(final=final, giving=giving):
             for table, rows in given.items():
                 parts.setdefault(table, []).append(rows)
         return {table: pa.concat_tables(held) for table, held in parts.items()}

@@ -167,7 +167,11 @@ class Pairing:
 
 
 def _distinct(ids: Sequence[Ids]) -> Ids:
-    return np.unique(np.concatenate(ids)) if ids else np.empty(0, np.uint64)
+    """Operations of several sorted lists, sorted, each once."""
+    if not ids:
+        return np.empty(0, np.uint64)
+    whole = ids[0] if len(ids) == 1 else np.sort(np.concatenate(ids), kind="stable")
+    return whole[np.append(True, whole[1:] != whole[:-1])] if whole.size else whole
 
 
 def concatenated(tables: list[pa.Table]) -> pa.Table:
