@@ -11,6 +11,8 @@ from kvtrace.analyses import questions
 from kvtrace.cli._docs import Doc, commands, parse
 
 _START = """Start with:
+    kvtrace run --out run -- python -m vllm.entrypoints.openai.api_server --model MODEL
+or with what engines exported themselves:
     kvtrace import otlp.binpb lookup_hashes.jsonl --out run
     kvtrace info run
     kvtrace report run"""
