@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvtrace import recorder
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from kvtrace.instrument.vllm.track import Track, Tracks
@@ -27,18 +30,30 @@ def refused(tracks: Tracks, track: Track, manager: Any, num_new_tokens: int, opt
     asked = (num_new_tokens, free, *[options.get(name) for name in _COMPARED])
     if track.refusal != asked:
         track.refusal = asked
-        track.need = _of_allocation(manager, track.request, num_new_tokens, options, free)
+        track.need = _guarded(tracks, _of_allocation, manager, track.request, num_new_tokens, options, free)
         tracks.version += 1
     track.refused = tracks.passes
     tracks.refused_free = free
     tracks.refused_track = track
 
 
-def need(manager: Any, track: Track) -> int | None:
+def need(tracks: Tracks, manager: Any, track: Track) -> int | None:
     """Blocks the request needs, as an allocation last said, else for its whole sequence; None = unknown."""
     if track.need is None and manager is not None:
-        track.need = _of_sequence(manager, track.request)
+        track.need = _guarded(tracks, _of_sequence, manager, track.request)
     return track.need
+
+
+def _guarded(tracks: Tracks, question: Callable[..., int], *arguments: Any) -> int | None:
+    """An engine whose arithmetic has changed is asked once; everything else goes on without it."""
+    if tracks.needs_unknown:
+        return None
+    try:
+        return question(*arguments)
+    except Exception as error:  # noqa: BLE001 - whatever another version raises
+        tracks.needs_unknown = True
+        recorder.lost("hook_failure", detail=f"vllm.needs: {type(error).__name__}")
+        return None
 
 
 def _of_allocation(

@@ -22,7 +22,7 @@ from kvtrace.instrument.vllm import (
     steps,
     waiting,
 )
-from kvtrace.instrument.vllm.track import Track, attach, of
+from kvtrace.instrument.vllm.track import Track, attach, of, tidy
 
 if TYPE_CHECKING:
     from typing import Any
@@ -55,6 +55,8 @@ def asked_for(cls: Any, *_: Any, **__: Any) -> None:
 
 def instrument(cls: type) -> None:
     """Wrap one scheduler class; methods that this version lacks are reported in `wrapping.status()`."""
+    if not wrapping.after(cls, "_free_request", request_freed):
+        return  # without an end nothing of what began could ever be forgotten
     wrapping.after(cls, "__init__", made)
     wrapping.around(cls, "schedule", pass_begins, pass_ends, pass_failed)
     wrapping.around(cls, "update_from_output", output_comes, output_handled, output_failed)
@@ -63,7 +65,6 @@ def instrument(cls: type) -> None:
     wrapping.after(cls, "_handle_blocked_waiting_request", visited)
     wrapping.after(cls, "_preempt_request", preempted)
     wrapping.after(cls, "_update_waiting_for_remote_kv", promoted)
-    wrapping.after(cls, "_free_request", request_freed)
     wrapping.after(cls, "_free_blocks", blocks_freed)
 
 
@@ -85,6 +86,7 @@ def request_comes(scheduler: Any, request: Any, *_: Any, **__: Any) -> int:
     tracks = attach(scheduler)
     now_ns = recorder.now()
     if request.request_id not in tracks.all:
+        tidy(tracks, scheduler)
         track = tracks.all[request.request_id] = Track(request, now_ns)
         headers = getattr(request, "trace_headers", None)
         parent = headers.get("traceparent", "") if headers else ""
@@ -132,7 +134,10 @@ def pass_ends(tracks: Tracks | None, output: Any, scheduler: Any, *options: Any,
         return
     tracks.in_pass = False
     for request_id in output.num_scheduled_tokens.keys() & tracks.waiting.keys():
-        queue.end(tracks, tracks.waiting[request_id], tracks.pass_ns)
+        track = tracks.waiting[request_id]
+        queue.end(tracks, track, tracks.pass_ns)
+        if track.load is not None:  # a version in which nobody told that it was promoted
+            loads.promoted(tracks, track, tracks.pass_ns)
     steps.scheduled(tracks, scheduler, output)
     for track in tracks.fresh:
         load = track.load

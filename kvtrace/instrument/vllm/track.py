@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kvtrace.instrument.vllm.steps import Step
 
 ATTRIBUTE = "_kvtrace_tracks"
+SPARE = 10_000
 
 
 class Track:
@@ -86,6 +87,7 @@ class Tracks:
         self.version = 0  # moves when anything moved that may change a reason
         self.signature: tuple[Any, ...] = ()
         self.recheck_ns = 0
+        self.needs_unknown = False  # the engine's arithmetic of blocks is not the one we know
         self.ahead = 0  # blocks that the first waiting requests need together
         self.refused_free: int | None = None  # blocks free when an allocation failed in this pass
         self.refused_track: Track | None = None
@@ -118,6 +120,16 @@ def attach(scheduler: Any) -> Tracks:
             if part is not None:
                 setattr(part, ATTRIBUTE, tracks)
     return tracks
+
+
+def tidy(tracks: Tracks, scheduler: Any) -> None:
+    """Drop tracks of requests that are gone and nobody said so: the hook of their end was switched off."""
+    if len(tracks.all) > 2 * len(scheduler.requests) + SPARE:
+        gone = [name for name in tracks.all if name not in scheduler.requests]
+        for name in gone:
+            del tracks.all[name]
+            tracks.waiting.pop(name, None)
+        recorder.lost("hook_failure", len(gone), detail="ends of requests that no hook saw")
 
 
 def family(connector: Any) -> list[Any]:

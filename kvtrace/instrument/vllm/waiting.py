@@ -50,8 +50,8 @@ def decided(tracks: Tracks, scheduler: Any, *, throttled: bool) -> None:
         if reason not in ("capacity", "preempted"):
             queue.state(track, tracks.pass_ns, reason, None, None)
             continue
-        ahead += needs.need(scheduler.kv_cache_manager, track) or 0
-        queue.state(track, tracks.pass_ns, reason, ahead, free)
+        ahead += needs.need(tracks, scheduler.kv_cache_manager, track) or 0
+        queue.state(track, tracks.pass_ns, reason, None if tracks.needs_unknown else ahead, free)
     tracks.ahead = ahead
     tracks.signature = _signature(tracks, free, paused=paused)
     for track in fresh:

@@ -244,3 +244,43 @@ def test_while_enough_blocks_are_free_their_number_cuts_no_row(told: Told, sched
         ("capacity", 10, 40, 3, 20, 1), ("capacity", 40, 50, 3, 2, 1), ("capacity", 50, 60, 3, 1, 1),
         ("capacity", 60, 70, 3, 7, 1),
     ]  # fmt: skip
+
+
+def test_an_engine_whose_arithmetic_has_changed_leaves_blocks_unknown(told: Told, scheduler: Any) -> None:
+    def changed(**_: Any) -> int:
+        raise TypeError("unexpected keyword argument")
+
+    scheduler.kv_cache_manager.get_num_blocks_to_allocate = changed
+    scheduler.kv_cache_manager.block_pool.free = 1
+    scheduler.add_request(Request("a", 40))
+    for ms in (10, 20, 30):
+        step(told, scheduler, ms, refuse("a"))
+    step(told, scheduler, 40, admit(a=40))
+    assert intervals(told, "a")[1:] == [("capacity", 10, 40, None, 1, 1)]
+    assert told.losses == [("hook_failure", "vllm.needs: TypeError")]
+
+
+def test_a_scheduler_without_an_end_of_requests_is_not_followed(told: Told) -> None:
+    from kvtrace.instrument.vllm import scheduler as hooks
+
+    class Other:
+        def schedule(self) -> None:
+            pass
+
+    hooks.instrument(Other)
+    Other().schedule()
+    assert told.rows == []
+    assert not hasattr(Other.schedule, "__wrapped__")
+
+
+def test_requests_whose_end_no_hook_saw_are_forgotten(
+    told: Told, scheduler: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvtrace.instrument.vllm.track.SPARE", 10)
+    tracks = scheduler._kvtrace_tracks
+    for number in range(30):
+        scheduler.add_request(Request(f"r{number}", 16))
+        del scheduler.requests[f"r{number}"]
+    assert len(tracks.all) <= 12
+    assert len(tracks.waiting) <= 12
+    assert set(told.losses) == {("hook_failure", "ends of requests that no hook saw")}
