@@ -20,7 +20,7 @@ Everything is little-endian and unaligned. Payloads by kind:
     ANCHOR  monotonic i64, unix i64 (ANCHOR_PAIR): one at the start and one a minute, to measure drift
     END     JSON {"rows", "written_ns"}: the closing mark, nothing follows
 
-`first_row` is how many rows the process had put into ROWS frames of this spool before, `written_ns` the
+`first_row` is how many rows the process had put into ROWS frames before, also of another spool, `written_ns` the
 monotonic time at which its flush began, the same for all frames of a flush: a reader takes a flush as a
 whole. Times inside rows are raw monotonic nanoseconds.
 

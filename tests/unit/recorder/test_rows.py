@@ -51,6 +51,22 @@ def test_rows_of_one_shape_keep_their_order(spools: Spools) -> None:
     assert column(spools, "blocks") == list(range(5_000))
 
 
+def test_the_frames_of_one_flush_say_the_same_time_and_everything_before_it_is_there(spools: Spools) -> None:
+    recorder.record((QUEUE, "r0", 0, 0, None, 0))
+    recorder.flush(10)
+    for number in range(3_000):
+        recorder.record((QUEUE, "r1", number, number, None, number))
+        recorder.record((NOTE, number, "n"))
+    recorded = recorder.now()
+    recorder.flush(10)
+    first, *second = [frame for frame in spools.frames() if frame.kind == "rows"]
+    assert len(second) > 4
+    times = {frame.written_ns for frame in second if frame.written_ns > recorded}
+    assert len(times) <= 1
+    assert len({frame.written_ns for frame in second}) < len(second)
+    assert first.written_ns < recorded
+
+
 def test_a_column_that_mixes_types_loses_no_row(spools: Spools) -> None:
     for value in (1, "two", 3.0, None, True, "4"):
         recorder.record((NOTE, value, value))
