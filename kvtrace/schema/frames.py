@@ -20,9 +20,9 @@ Everything is little-endian and unaligned. Payloads by kind:
     ANCHOR  monotonic i64, unix i64 (ANCHOR_PAIR): one at the start and one a minute, to measure drift
     END     JSON {"rows", "written_ns"}: the closing mark, nothing follows
 
-`first_row` is how many rows the process had put into ROWS frames before, in an earlier spool too. `written_ns`
-is the monotonic time at which the flush began, the same for all frames of a flush: a reader takes a flush as
-a whole. Times inside rows are raw monotonic nanoseconds.
+`first_row` is how many rows the process had put into ROWS frames before, in an earlier spool too;
+`written_ns` the monotonic time at which the flush began, the same for all frames of a flush: a reader takes a
+flush as a whole. Times inside rows are raw monotonic nanoseconds.
 
 A column is COLUMN_HEAD (kind u8, length u32) and `length` bytes, n being the number of rows:
 
