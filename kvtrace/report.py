@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-    from kvtrace.panels._card import Table
+    from kvtrace.panels._card import Story, Table
     from kvtrace.panels._facts import Facts
     from kvtrace.run import Run
 
@@ -60,6 +60,7 @@ class Card:
     figure: str | None
     height: int
     table: Table | None
+    stories: tuple[Story, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def _section(run: Run, anchor: str, entries: Sequence[Entry]) -> Section:
 def _card(run: Run, entry: Entry, anchor: str) -> Card:
     module = panel(entry.name)
     found = module.data(run, **entry.options)
-    notes, table = getattr(module, "notes", None), getattr(module, "table", None)
+    notes, table, stories = (getattr(module, name, None) for name in ("notes", "table", "stories"))
     figure = None if found.empty else module.draw(found)
     return Card(
         anchor=anchor,
@@ -154,6 +155,7 @@ def _card(run: Run, entry: Entry, anchor: str) -> Card:
         figure=None if figure is None else _inert(figure.to_json()),
         height=0 if figure is None else int(figure.layout.height or 0),
         table=table(found) if table and not found.empty else None,
+        stories=stories(found) if stories and not found.empty else (),
     )
 
 

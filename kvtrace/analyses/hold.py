@@ -29,7 +29,8 @@ WITH record AS (
 ), process_end AS (
     SELECT process, max(last_ns) AS last_ns FROM record GROUP BY process
 ), lasting AS (
-    SELECT h.*, greatest(h.start_ns, coalesce(h.end_ns, p.last_ns)) AS stop_ns
+    SELECT h.*, CASE WHEN coalesce(h.end_ns, p.last_ns) >= h.start_ns THEN coalesce(h.end_ns, p.last_ns) END
+        AS stop_ns
     FROM hold h LEFT JOIN process_end p USING (process)
     WHERE h.end_ns IS NULL OR h.end_ns >= h.start_ns
 )

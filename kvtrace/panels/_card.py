@@ -1,12 +1,21 @@
-"""What a panel's card shows beside its picture: sentences and a small table, both plain text.
+"""What a panel's card shows beside its picture: sentences, stories and a small table, all plain text.
 
-A panel's module may define `notes(data) -> tuple[str, ...]` and `table(data) -> Table | None`; its data has
-`empty`, the sentence that says why there is nothing to see, or None.
+A panel's module may define `notes(data) -> tuple[str, ...]`, `stories(data) -> tuple[Story, ...]` and
+`table(data) -> Table | None`; its data has `empty`, the sentence that says why there is nothing to see, or
+None.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Story:
+    """Sentences about one thing of the picture, under its name; the page escapes them."""
+
+    name: str
+    sentences: tuple[str, ...]
 
 
 @dataclass(frozen=True)

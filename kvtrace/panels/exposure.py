@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from kvtrace.panels import _palette, _partition
+from kvtrace.panels import _headline, _palette, _partition
 from kvtrace.panels._card import Table
 from kvtrace.panels._layout import axis, blank, sentence
 from kvtrace.panels._text import NOT_OBSERVED, bounded, duration, listed, many, plain, share, visible
@@ -37,6 +37,10 @@ _UPPER = (
     "because a quantile of bounds measures nothing. Spans with kvtrace.op = step and their members would "
     "make them exact."
 )
+_HEADLINE = (
+    "It is all time that requests waited for the cache: blocked engine, load, lookup, store, lock, another "
+    "request's wait, and the part of the queue for capacity that blocks held for transfers caused."
+)
 _WHY = {
     False: "No step of the engine was recorded",
     True: "No recorded step serves these requests, or records of their scheduler were lost inside the window",
@@ -45,11 +49,15 @@ _WHY = {
 
 @dataclass(frozen=True)
 class Exposure:
-    """Sums a (window, bound, class, hop), requests a (window, bound), quantiles a (window, class)."""
+    """Sums a (window, bound, class, hop), requests a (window, bound), quantiles a (window, class).
+
+    The headline, exposed transfer, is a row a (window, bound).
+    """
 
     sums: pl.DataFrame
     requests: pl.DataFrame
     quantiles: pl.DataFrame
+    headline: pl.DataFrame
     steps: bool
     empty: str | None = None
 
@@ -62,7 +70,8 @@ def data(run: Run) -> Exposure:
     sums, requests = _partition.sums(run, path), _partition.requests(run, path)
     quantiles = _partition.quantiles(run, path, requests)
     steps = bool(run.connection().sql("SELECT count(*) > 0 AS any FROM step").pl()["any"][0])
-    return Exposure(sums, requests, quantiles, steps, None if sums.height else _NOTHING)
+    headline = _headline.headline(run, path, sums, requests)
+    return Exposure(sums, requests, quantiles, headline, steps, None if sums.height else _NOTHING)
 
 
 def draw(frames: Exposure) -> go.Figure:
@@ -170,8 +179,8 @@ def _keys(bars: list[dict[str, Any]]) -> list[tuple[str, str | None, str]]:
 
 
 def notes(frames: Exposure) -> tuple[str, ...]:
-    """What a reader must know before believing a number."""
-    said = []
+    """The headline, and what a reader must know before believing a number."""
+    said = [_headline_words(frames.headline)] if frames.headline.height else []
     counted = frames.requests.sort(_partition.window_order(), "bound")
     upper = counted.filter(pl.col("bound") == "upper")
     if upper.height:
@@ -206,8 +215,12 @@ def table(frames: Exposure) -> Table | None:
     exact = frames.quantiles.height > 0
     found = {(row["window"], row["class"]): row for row in frames.quantiles.iter_rows(named=True)}
     rows = []
+    headlines = {(row["window"], row["bound"]): row for row in frames.headline.iter_rows(named=True)}
     for row in _ordered(frames.sums).iter_rows(named=True):
         bound = row["bound"]
+        first = headlines.pop((row["window"], bound), None)
+        if first is not None:
+            rows.append(_headline_cells(first, row["window_ns"], exact=exact))
         cells = [
             NAMES.get(row["window"], row["window"]) + (" (upper bound)" if bound == "upper" else ""),
             visible(_palette.words(row["class"], row["hop"])),
@@ -225,6 +238,35 @@ def table(frames: Exposure) -> Table | None:
         else ""
     )
     return Table(head + quantiles, tuple(rows), caption, names=2)
+
+
+def _headline_cells(row: dict[str, Any], window_ns: float, *, exact: bool) -> tuple[str, ...]:
+    """The headline's own row of the table."""
+    bound = row["bound"]
+    cells = [
+        NAMES.get(row["window"], row["window"]) + (" (upper bound)" if bound == "upper" else ""),
+        "exposed transfer, the headline",
+        bounded(duration(row["exposed_ns"]), bound),
+        bounded(share(row["exposed_ns"], window_ns), bound),
+    ]
+    return (*cells, *(_quantile_cells(bound, row) if exact else ()))
+
+
+def _headline_words(rows: pl.DataFrame) -> str:
+    """Exposed transfer in a sentence, with what held blocks are of it."""
+    parts = []
+    for row in rows.sort(_partition.window_order(), "bound").iter_rows(named=True):
+        held = ""
+        if row["held_ns"]:
+            held = f" (of it {bounded(duration(row['held_ns']), row['bound'])} for held GPU blocks)"
+        text = bounded(duration(row["exposed_ns"]), row["bound"])
+        parts.append(f"{NAMES.get(row['window'], row['window'])} {text}{held}")
+    said = f"Exposed transfer, the headline: {'; '.join(parts)}. {_HEADLINE}"
+    if not rows["holds"].any():
+        return f"{said} No hold of GPU blocks was recorded: that part is {NOT_OBSERVED}."
+    if unknown := int(rows.filter(pl.col("window") == "e2e")["unknown"].sum()):
+        return f"{said} Of {many(unknown, 'holder')} the part is {NOT_OBSERVED}: nobody counted the blocks."
+    return said
 
 
 def _quantile_cells(bound: str, row: dict[str, Any] | None) -> list[str]:

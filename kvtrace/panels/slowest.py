@@ -10,7 +10,7 @@ import polars as pl
 
 from kvtrace.errors import UsageError
 from kvtrace.panels import _palette, _partition, _timelines
-from kvtrace.panels._card import Table
+from kvtrace.panels._card import Story, Table
 from kvtrace.panels._lanes import PATH, Bar, lanes, longest
 from kvtrace.panels._layout import axis, blank, sentence
 from kvtrace.panels._text import NONE, NOT_OBSERVED, count, duration, many, plain, visible
@@ -52,12 +52,13 @@ _OWN = {
 class Slowest:
     """Requests (the slowest to the end first, then others with a late first token), their paths and spans.
 
-    A request has the bound of its path; null where it has no path.
+    A request has the bound of its path; null where it has no path. `told` are the sentences of `explain`.
     """
 
     requests: pl.DataFrame
     path: pl.DataFrame
     spans: pl.DataFrame
+    told: pl.DataFrame
     empty: str | None = None
 
 
@@ -68,6 +69,7 @@ def data(run: Run, *, by: str = "both", top: int = 10) -> Slowest:
         UsageError: `by` is not e2e, ttft or both, or `top` is not between 1 and 50.
     """
     from kvtrace.analyses.critical_path import critical_path
+    from kvtrace.analyses.explain import told
     from kvtrace.analyses.exposure import partition
 
     if by not in _BY:
@@ -77,12 +79,13 @@ def data(run: Run, *, by: str = "both", top: int = 10) -> Slowest:
     requests = _timelines.slowest(run, by, top)
     ids = tuple(requests["request_id"].to_list())
     if not ids:
-        return Slowest(requests, pl.DataFrame(), pl.DataFrame(), _NO_FIRST if by == "ttft" else _NO_ROW)
+        none = (pl.DataFrame(),) * 3
+        return Slowest(requests, *none, _NO_FIRST if by == "ttft" else _NO_ROW)
     window: Literal["ttft", "e2e"] = "ttft" if by == "ttft" else "e2e"
     path = critical_path(run, window=window, requests=ids)
     bounds = _partition.bounds(run, partition(run), window, ids)
     requests = requests.join(bounds, on="request_id", how="left", maintain_order="left")
-    return Slowest(requests, path, _timelines.spans(run, ids))
+    return Slowest(requests, path, _timelines.spans(run, ids), told(run, ids))
 
 
 def draw(frames: Slowest) -> go.Figure:
@@ -209,6 +212,15 @@ def notes(frames: Slowest) -> tuple[str, ...]:
             f"{many(left_out, 'bar')} shorter than those drawn are left out; every lane keeps its longest."
         )
     return tuple(said)
+
+
+def stories(frames: Slowest) -> tuple[Story, ...]:
+    """Why each of them was slow, in the sentences of `explain`."""
+    said: dict[str, list[str]] = defaultdict(list)
+    for row in frames.told.iter_rows(named=True):
+        said[row["request_id"]].append(row["sentence"])
+    numbered = enumerate(frames.requests["request_id"].to_list(), start=1)
+    return tuple(Story(f"{number}  {visible(name)}", tuple(said[name])) for number, name in numbered)
 
 
 def table(frames: Slowest) -> Table | None:

@@ -150,9 +150,17 @@ def _blocks(made: Ready) -> Iterator[pl.DataFrame]:
         yield from _rows(made, part, cuts)
 
 
+def _anything(run: Run) -> bool:
+    """Whether there is anything that could block: without it no sweep is needed."""
+    query = "SELECT EXISTS (SELECT 1 FROM span WHERE op IN ('wait', 'hold') AND engine IS NOT NULL)"
+    ((found,),) = run.connection().sql(query).fetchall()
+    return bool(found)
+
+
 def shares_of(run: Run, requests: tuple[str, ...]) -> pl.DataFrame:
     """The rows of some requests, all windows."""
-    return pl.concat([pl.DataFrame(schema=_FILE), *_blocks(ready(run, requests))])
+    found = _blocks(ready(run, requests)) if _anything(run) else ()
+    return pl.concat([pl.DataFrame(schema=_FILE), *found])
 
 
 def shares(run: Run) -> Path:
@@ -162,6 +170,6 @@ def shares(run: Run) -> Path:
         return target
     schema = pl.DataFrame(schema=_FILE).to_arrow().schema
     with published(target) as partial, pq.ParquetWriter(partial, schema, compression="zstd") as writer:
-        for rows in _blocks(ready(run)):
+        for rows in _blocks(ready(run)) if _anything(run) else ():
             writer.write_table(rows.select(list(_FILE)).to_arrow().cast(schema))
     return target

@@ -18,6 +18,8 @@ from kvtrace.analyses.explain.sentences import sentences
 from kvtrace.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kvtrace.run import Run
 
 COLUMNS = pl.Schema(
@@ -51,9 +53,14 @@ def explain(run: Run, *, requests: tuple[str, ...] = (), worst: int = _WORST) ->
         raise UsageError(f"explain: takes between 1 and {_MOST} requests.")
     connection = run.connection()
     ids = [named(connection, name) for name in requests] or slowest(connection, worst)
+    return told(run, list(dict.fromkeys(ids)))
+
+
+def told(run: Run, ids: Sequence[str]) -> pl.DataFrame:
+    """The rows of `explain` for requests by their ids, which must be there."""
     rows = [
         (story.request["request_id"], position, sentence, evidence)
-        for story in gather(run, list(dict.fromkeys(ids)))
+        for story in gather(run, list(ids))
         for position, (sentence, evidence) in enumerate(sentences(story), start=1)
     ]
     return pl.DataFrame(rows, schema=COLUMNS, orient="row")

@@ -85,6 +85,8 @@ class Story:
 
 def gather(run: Run, ids: list[str]) -> list[Story]:
     """What is known of each of these requests, in their order."""
+    if not ids:
+        return []
     connection = run.connection()
     asked = {"ids": ids}
 

@@ -14,11 +14,17 @@ import polars as pl
 from kvtrace.analyses.fallbacks.facts import facts
 from kvtrace.analyses.fallbacks.misses import MISSES, explained
 from kvtrace.analyses.fallbacks.verdicts import VERDICTS, judged
+from kvtrace.run.derived import derived_folder, files_hash, published
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kvtrace.run import Run
 
-__all__ = ["COLUMNS", "MISSES", "VERDICTS", "fallbacks"]
+__all__ = ["COLUMNS", "MISSES", "VERDICTS", "fallbacks", "table"]
+
+ALGORITHM = "1"
+"""Bumped whenever the verdicts of the same run can come out differently."""
 
 COLUMNS = pl.Schema(
     {
@@ -80,6 +86,20 @@ def fallbacks(run: Run, *, requests: tuple[str, ...] = ()) -> pl.DataFrame:
         recompute_ns: union of the steps that computed recomputed tokens, ns; null while those are unknown
         status: the request's
     """
+    return _rows(run, requests) if requests else pl.read_parquet(table(run))
+
+
+def table(run: Run) -> Path:
+    """The cached rows of a run as a Parquet file."""
+    target = derived_folder(run) / f"fallbacks-{files_hash(run, ALGORITHM)}.parquet"
+    if not target.exists():
+        rows = _rows(run)
+        with published(target) as partial:
+            rows.write_parquet(partial)
+    return target
+
+
+def _rows(run: Run, requests: tuple[str, ...] = ()) -> pl.DataFrame:
     rows = verdicts_of(run, requests).rename({"loaded": "loaded_tokens"})
     return rows.select(list(COLUMNS)).cast(COLUMNS)
 
