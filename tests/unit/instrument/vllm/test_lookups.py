@@ -247,3 +247,20 @@ def test_a_connector_that_raises_is_left_as_if_it_had_returned(told: Told, sched
     scheduler.connector.during = lambda: None
     ask(told, scheduler, 20)
     assert len(lookups(told)) == 1
+
+
+def test_a_connector_that_asks_its_own_base_class_is_asked_once(told: Told) -> None:
+    from kvtrace.instrument.vllm import connector_hooks
+
+    base = type(connector_class("BaseConnector"))
+
+    class Derived(base):  # type: ignore[misc, valid-type]
+        def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> Any:
+            return super().get_num_new_matched_tokens(request, num_computed_tokens)
+
+    connector_hooks.instrument(base)
+    scheduler = made(connector=Derived())
+    scheduler.add_request(Request("a", 100))
+    ask(told, scheduler, 10)
+    (row,) = lookups(told)
+    assert (row["attributes.calls"], row["attributes.children"]) == (1, None)

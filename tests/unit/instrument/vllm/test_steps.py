@@ -143,3 +143,10 @@ def test_a_scheduler_that_calls_its_parents_pass_makes_one_pass(told: Told) -> N
     scheduler.update_from_output(scheduled(scheduler, a=40), output({"a": [7]}))
     assert scheduler._kvtrace_tracks.passes == 1
     assert len(steps(told)) == 1
+
+
+def test_passes_without_members_are_counted_once(told: Told, scheduler: Any) -> None:
+    scheduler.update_from_output(scheduled(scheduler), output())
+    scheduler.update_from_output(scheduled(scheduler, a=30), output())
+    scheduler.update_from_output(scheduled(scheduler, a=10), output({"a": [7]}))
+    assert [row["attributes.idle_passes"] for row in steps(told)] == [1, 0]
