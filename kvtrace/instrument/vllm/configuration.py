@@ -55,13 +55,15 @@ def install_front_end(module: ModuleType) -> None:
 
 
 def install_core(module: ModuleType) -> None:
-    """EngineCore: before and after its pool is sized."""
+    """EngineCore: before and after its pool is sized, and before it ends."""
     around(module.EngineCore, "_initialize_kv_caches", _core_starts, _core_started)
+    around(module.EngineCore, "shutdown", _ends, _nothing)
 
 
 def install_worker(module: ModuleType) -> None:
-    """A worker: when its device is there."""
+    """A worker: when its device is there, and before it ends."""
     after(module.WorkerWrapperBase, "init_device", _worker_started)
+    around(module.WorkerWrapperBase, "shutdown", _ends, _nothing)
 
 
 def engine_name(config: Any, role: str) -> str:
@@ -132,3 +134,16 @@ def _core_started(config: Any, *_: Any, **__: Any) -> None:
 def _worker_started(_result: Any, wrapper: Any) -> None:
     rank = int(at(wrapper, "global_rank") or 0)
     describe(wrapper.vllm_config, "worker", rank=rank)
+
+
+def _ends(*_: Any, **__: Any) -> None:
+    """The spool is closed here and now: a server that stops gives its engine no time (SIGTERM, SIGKILL).
+
+    Not where the front end is in the same process: that goes on, perhaps with another engine.
+    """
+    if "api" not in here().roles:
+        recorder.close()
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass

@@ -3,9 +3,11 @@
     X-Request-Id: a7  ─►  cmpl-a7-0  ─►  cmpl-a7-0-92cea7c0  (n > 1: 0_cmpl-a7-0-92cea7c0, 1_...)
     client                external       internal, the request_id of every row
 
-An HTTP handler reads the caller's id in the same task that later adds its requests, so it is kept in that
-task's context. Where there is none (an offline engine, another entry point) the client's id follows from the
-external one by vLLM's rule. The caller's trace is kept although vLLM drops it when it exports no spans.
+An HTTP handler reads the caller's id. It adds its requests in the same task, and the id is kept in that
+task's context, or, when its answer is streamed, from the task that streams: then the call is one of the last
+RECENT, found by the caller's id in the external one by vLLM's rule. Where there is no call (an offline
+engine) that rule alone gives the caller's id. The caller's trace is kept although vLLM drops it when it exports
+no spans.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ Call = tuple[str, "str | None"]
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}.*")
 CLIENT = (re.compile(r"(?s)cmpl-(.+)-\d+"), re.compile(r"(?s)chatcmpl-(.+?)(?:_\d+)?"))
 """vLLM 0.32: the external id is the endpoint's prefix, the caller's id, and the prompt's number."""
+RECENT = 4_096
+"""Calls that are remembered beyond their task: more than a server reads before it adds their requests."""
+_recent: dict[str, Call] = {}
 _call: ContextVar[Call | None] = ContextVar("kvtrace_call", default=None)
 _COLUMNS = ("alias", "kind", "request_id")
 _SEEN = recorder.shape("alias", _COLUMNS, source="vllm", evidence="shim")
@@ -33,13 +38,21 @@ _DERIVED = recorder.shape("alias", _COLUMNS, source="vllm", evidence="derived")
 def asked(result: str, raw_request: Any = None, *_: Any, **__: Any) -> None:
     """Keep what the handler of this task just read: the caller's id, or the one it made up for it."""
     headers = getattr(raw_request, "headers", None)
-    _call.set((result, None if headers is None else headers.get("traceparent")))
+    call = (result, None if headers is None else headers.get("traceparent"))
+    _call.set(call)
+    _recent.pop(result, None)
+    _recent[result] = call
+    if len(_recent) > RECENT:
+        del _recent[next(iter(_recent))]
 
 
 def call_of(external: str) -> Call | None:
-    """The HTTP call that this request belongs to, if this task serves one and the id is made of its id."""
+    """The HTTP call that this request belongs to; None when it came another way."""
     call = _call.get()
-    return call if call is not None and call[0] in external else None
+    if call is not None and call[0] in external:
+        return call
+    client = client_of(external)
+    return None if client is None else _recent.get(client)
 
 
 def traceparent_of(request: Any, call: Call | None) -> str | None:

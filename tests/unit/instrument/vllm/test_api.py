@@ -6,6 +6,7 @@ arrival         first token     finish
 
 from __future__ import annotations
 
+import contextvars
 import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ def processor(told: Told, monkeypatch: pytest.MonkeyPatch) -> Any:
     api.install(engine)
     monkeypatch.setattr(time, "time", lambda: told.clock / 1e9)
     names._call.set(None)
+    monkeypatch.setattr(names, "_recent", {})
     return engine.OutputProcessor()
 
 
@@ -150,6 +152,22 @@ def test_names_come_from_the_call_that_the_task_serves(processor: Any, told: Tol
         ("trace", TRACE, "shim"),
     ]
     assert told.parts("open")[0]["trace_id"] == TRACE
+
+
+def test_a_streamed_answers_call_is_found_from_another_task(processor: Any, told: Told) -> None:
+    headers = {"traceparent": TRACEPARENT}
+    contextvars.copy_context().run(names.asked, "a7", SimpleNamespace(headers=headers))
+    processor.add_request(request(told), None)
+    assert ("client", "a7", "shim") in aliases(told)
+    assert told.parts("open")[0]["trace_id"] == TRACE
+
+
+def test_only_recent_calls_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "RECENT", 2)
+    monkeypatch.setattr(names, "_recent", {})
+    for name in ("a", "b", "a", "c"):
+        names.asked(name)
+    assert list(names._recent) == ["a", "c"]
 
 
 def test_without_a_call_the_clients_name_follows_from_the_rule(processor: Any, told: Told) -> None:

@@ -101,3 +101,25 @@ def test_a_forked_child_starts_anew(told: Told, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("os.getpid", lambda: -1)
     configuration.describe(config(), "worker")
     assert told.described[-1]["role"] == "worker"
+
+
+@pytest.mark.parametrize(
+    ("roles", "closed"), [({"scheduler"}, 1), ({"scheduler", "worker"}, 1), ({"api", "scheduler"}, 0)]
+)
+def test_an_engine_that_ends_closes_its_spool_unless_the_front_end_lives_on(
+    told: Told, monkeypatch: pytest.MonkeyPatch, roles: set[str], closed: int
+) -> None:
+    class EngineCore:
+        def _initialize_kv_caches(self, vllm_config: Any) -> None:
+            assert vllm_config
+
+        def shutdown(self) -> None:
+            calls.append("engine")
+
+    calls: list[str] = []
+    monkeypatch.setattr("kvtrace.recorder.close", lambda: calls.append("spool"))
+    configuration.install_core(Some(EngineCore=EngineCore))  # type: ignore[arg-type]
+    configuration.here().roles |= roles
+    EngineCore().shutdown()
+    assert calls == ["spool"] * closed + ["engine"]
+    assert told.losses == []
