@@ -111,53 +111,61 @@ class Facts:
         internal = holds(rows, ID_KIND, "internal")
         server = holds(rows, "observer", "server") & internal
         is_request = holds(rows, "op", "request")
-        self._sessions(rows, internal)
+        self.keep("sessions", _lives(rows, "request_id", internal))
         self.keep("requests", _select(rows, is_request & ~internal, first, "requests"))
-        unsaid = ~internal & ~holds(rows, ID_KIND, "external")
-        others = _select(rows, unsaid, first, "request_id", "start_ns", "end_ns")
-        self.keep(
-            "others",
-            others.filter(pl.col("request_id").is_not_null())
-            .group_by("request_id")
-            .agg(pl.min("start_ns"), rows=pl.len(), end_ns=pl.max_horizontal("start_ns", "end_ns").max()),
-        )
+        self.keep("others", _lives(rows, "request_id", ~internal & ~holds(rows, ID_KIND, "external")))
         drops = holds(rows, "op", "drop") & holds(rows, "reason", "unknown")
         self.keep("drops", _select(rows, drops, first, "drops"))
         self._servers(rows, server, first)
-        times = _select(rows, np.ones(rows.num_rows, bool), first, "process", "start_ns", "end_ns")
-        last = pl.max_horizontal("start_ns", "end_ns").max()
-        per_process = times.group_by("process").agg(first_ns=pl.col("start_ns").min(), last_ns=last)
-        self.keep("processes", per_process.filter(pl.col("process").is_not_null()))
-
-    def _sessions(self, rows: pa.Table, internal: npt.NDArray[np.bool_]) -> None:
-        """Internal ids and from when to when they were seen."""
-        found = _select(rows, internal, 0, "request_id", "start_ns", "end_ns").filter(
-            pl.col("request_id").is_not_null()
-        )
-        lives = found.group_by("request_id").agg(
-            pl.col("start_ns").min(), end_ns=pl.max_horizontal("start_ns", "end_ns").max()
-        )
-        self.keep("sessions", lives)
+        everything = np.ones(rows.num_rows, bool)
+        seen = _lives(rows, "process", everything)
+        self.keep("processes", seen.rename({"start_ns": "first_ns", "end_ns": "last_ns"}))
 
     def _servers(self, rows: pa.Table, server: npt.NDArray[np.bool_], first: int) -> None:
         """What a cache server's spans say about those that are missing."""
         if not server.any():
             return
         self.keep("lookups", _select(rows, server & holds(rows, "op", "lookup"), first, "lookups"))
-        spans = _select(rows, server, first, "process", "parent_span_id", "start_ns", "span_id")
-        with_parent = spans.filter(pl.col("parent_span_id").is_not_null())
-        self.keep(
-            "parents",
-            with_parent.group_by("process", "parent_span_id").agg(
-                low=pl.min("start_ns"), high=pl.max("start_ns")
-            ),
+        codes, processes = words(rows, "process")
+        spans = _select(rows, server, first, "parent_span_id", "start_ns", "span_id").with_columns(
+            process=pl.Series(codes[server] % (len(processes) + 1))
         )
+        parents = spans.filter(pl.col("parent_span_id").is_not_null()).group_by("process", "parent_span_id")
+        self.keep("parents", _named(parents.agg(low=pl.min("start_ns"), high=pl.max("start_ns")), processes))
         self.keep("own", spans.select("span_id").drop_nulls())
-        self.keep("servers", spans.select("process").unique())
+        self.keep("servers", _named(spans.select(pl.col("process").unique()), processes))
         moved = server & holds(rows, "op", "load", "store", "drop")
         transfers = _select(rows, moved, first, "process", "transfer_id", "start_ns")
         number = pl.col("transfer_id").str.split("#").list.last().cast(pl.Int64, strict=False)
         self.keep("transfers", transfers.with_columns(number=number).filter(pl.col("number").is_not_null()))
+
+
+def _named(frame: pl.DataFrame, processes: list[str]) -> pl.DataFrame:
+    """Processes by name, not by their number (the one beyond the last: null)."""
+    names = pl.Series([*processes, None], dtype=pl.String)
+    return frame.with_columns(process=names.gather(frame["process"]))
+
+
+def _lives(rows: pa.Table, column: str, mask: npt.NDArray[np.bool_]) -> pl.DataFrame:
+    """From when to when each word of a column was seen in some rows, and how many those are."""
+    if column not in rows.column_names:
+        return pl.DataFrame(schema={column: pl.String, "start_ns": pl.Int64, "end_ns": pl.Int64})
+    values = rows[column].combine_chunks()
+    end = rows["end_ns"] if "end_ns" in rows.column_names else rows["start_ns"]
+    columns = {
+        "word": pl.Series(values.indices.fill_null(-1)),
+        "start_ns": pl.Series(rows["start_ns"]),
+        "end_ns": pl.Series(end),
+    }
+    found = (
+        pl.LazyFrame(columns)
+        .filter(pl.Series(mask) & (pl.col("word") >= 0))
+        .group_by("word")
+        .agg(pl.min("start_ns"), end_ns=pl.max_horizontal("start_ns", "end_ns").max(), rows=pl.len())
+        .collect()
+    )
+    named = pl.Series(column, values.dictionary.take(found["word"].to_arrow()))
+    return found.select(named, "start_ns", "end_ns", "rows")
 
 
 def _select(rows: pa.Table, mask: npt.NDArray[np.bool_], first: int, *names: str) -> pl.DataFrame:

@@ -23,6 +23,8 @@ __all__ = ["BODY", "FRAMES", "JSON", "Limits", "Stream", "batches", "open_input"
 TARGET_BYTES = 4 * MIB
 _EMPTY_FRAMES = 1000
 """More empty frames in a row than a writer makes: zeros of a preallocated or damaged file."""
+_FIRST_BYTE = 0x0A
+"""resource_spans: every payload begins with it."""
 _BODY_STARTS = re.compile(rb'\s*\[?\s*\{\s*"resource_?[sS]pans"')
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
@@ -63,44 +65,66 @@ def _body(stream: Stream, limits: Limits) -> Iterator[bytes | Undecodable]:
     yield b"".join(parts)
 
 
-def _frames(stream: Stream, limits: Limits) -> Iterator[bytes | Undecodable]:
-    buffer = bytearray()
-    empty = 0
+@dataclass(slots=True)
+class _Window:
+    """What of a stream was read and not taken yet."""
 
-    def fill(size: int) -> bool:
-        while len(buffer) < size:
-            more = stream.read()
-            if not more:
+    stream: Stream
+    data: bytes = b""
+    at: int = 0
+
+    def fill(self, size: int) -> bool:
+        """Have so many bytes, if there are."""
+        have = len(self.data) - self.at
+        if have >= size:
+            return True
+        parts = [self.data[self.at :]]
+        while have < size and (more := self.stream.read()):
+            parts.append(more)
+            have += len(more)
+        self.data, self.at = b"".join(parts), 0
+        return have >= size
+
+    def take(self, size: int) -> bytes:
+        """The next bytes."""
+        found = self.data[self.at : self.at + size]
+        self.at += size
+        return found
+
+    def skip(self, size: int) -> bool:
+        """Pass over bytes without keeping them, if there are so many."""
+        while size > len(self.data) - self.at:
+            size -= len(self.data) - self.at
+            self.data, self.at = self.stream.read(), 0
+            if not self.data:
                 return False
-            buffer.extend(more)
+        self.at += size
         return True
 
-    while fill(5):
-        length = int.from_bytes(buffer[:4], "big")
+
+def _frames(stream: Stream, limits: Limits) -> Iterator[bytes | Undecodable]:
+    window = _Window(stream)
+    empty = 0
+    while window.fill(5):
+        length = int.from_bytes(window.data[window.at : window.at + 4], "big")
         empty = 0 if length else empty + 1
         if empty > _EMPTY_FRAMES:
             yield Undecodable("nothing but zeros where frames should be: the rest is not read", 1)
             return
         if length <= limits.max_message_bytes:
-            if not fill(4 + length):
+            if not window.fill(4 + length):
                 yield Undecodable("torn last frame", 1)
                 return
-            frame = bytes(buffer[4 : 4 + length])
-            del buffer[: 4 + length]
-            yield from _opened(frame, limits)
+            window.at += 4
+            yield from _opened(window.take(length), limits)
             continue
-        if buffer[4:5] != b"\x0a":
+        if window.data[window.at + 4] != _FIRST_BYTE:
             yield Undecodable("no frame where one should begin: the rest is not read", 1)
             return
         yield _too_long("frame", limits)
-        left = 4 + length
-        while left > len(buffer):
-            left -= len(buffer)
-            buffer[:] = stream.read()
-            if not buffer:
-                return
-        del buffer[:left]
-    if buffer.strip(b"\0"):
+        if not window.skip(4 + length):
+            return
+    if window.data[window.at :].strip(b"\0"):
         yield Undecodable("torn last frame", 1)
 
 
