@@ -32,20 +32,11 @@ STATUSES = {"error": "error", "abort": "aborted"}
 _OPENED = recorder.shape(
     "span",
     (
-        "span_id",
-        "request_id",
-        "start_ns",
-        "prompt_tokens",
-        "parent_request_id",
-        "user_request_id",
-        "trace_id",
+        "span_id", "request_id", "start_ns", "prompt_tokens", "parent_request_id", "user_request_id",
+        "trace_id", "parent_span_id",
     ),
-    part="open",
-    op="request",
-    observer="api",
-    evidence="shim",
-    attribution="request",
-)
+    part="open", op="request", observer="api", evidence="shim", attribution="request",
+)  # fmt: skip
 _FIRST = recorder.shape("span", ("span_id", "first_token_ns"), part="update")
 _CLOSED = recorder.shape(
     "span",
@@ -164,7 +155,7 @@ def _opened(processor: Any, request: Any, parent: Any) -> Seen | None:
     recorder.record(
         (_OPENED, seen.span_id, seen.request_id, _arrival_ns(request), state.prompt_len,
          None if parent is None else parent.request_id, names.user_call(request),
-         None if traceparent is None else traceparent[3:35])
+         *names.trace_of(traceparent))
     )  # fmt: skip
     names.record(seen.request_id, state.external_req_id, call, traceparent)
     return seen

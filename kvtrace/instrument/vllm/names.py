@@ -6,8 +6,8 @@
 An HTTP handler reads the caller's id. It adds its requests in the same task, and the id is kept in that
 task's context, or, when its answer is streamed, from the task that streams: then the call is one of the last
 RECENT, found by the caller's id in the external one by vLLM's rule. Where there is no call (an offline
-engine) that rule alone gives the caller's id. The caller's trace is kept although vLLM drops it when it exports
-no spans.
+engine) that rule alone gives the caller's id. vLLM drops the caller's trace when it exports no spans itself;
+we keep it.
 """
 
 from __future__ import annotations
@@ -61,6 +61,11 @@ def traceparent_of(request: Any, call: Call | None) -> str | None:
     if given is None and request.trace_headers:
         given = request.trace_headers.get("traceparent")
     return given if given is not None and TRACEPARENT.fullmatch(given) else None
+
+
+def trace_of(traceparent: str | None) -> tuple[str | None, int | None]:
+    """Trace id and the caller's span id; ids of the upper half need all 64 bits."""
+    return (None, None) if traceparent is None else (traceparent[3:35], int(traceparent[36:52], 16))
 
 
 def user_call(request: Any) -> str | None:

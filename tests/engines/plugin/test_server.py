@@ -62,7 +62,7 @@ class Server:
         headers = {
             "Content-Type": "application/json",
             "X-Request-Id": name,
-            "traceparent": f"00-{TRACE}-00f067aa0ba902b7-01",
+            "traceparent": f"00-{TRACE}-f0f067aa0ba902b7-01",
         }
         connection.request("POST", path, json.dumps({**OPTIONS, **body}), headers)
 
@@ -146,8 +146,8 @@ def test_every_request_is_there_under_its_callers_name(run: Run) -> None:
 
 
 def test_every_request_is_in_its_callers_trace(run: Run) -> None:
-    rows = run.connection().sql("SELECT DISTINCT trace_id FROM request").fetchall()
-    assert rows == [(TRACE,)]
+    query = "SELECT DISTINCT trace_id, parent_span_id FROM span WHERE op = 'request' AND observer = 'api'"
+    assert run.connection().sql(query).fetchall() == [(TRACE, 0xF0F067AA0BA902B7)]
 
 
 def test_names_are_the_servers_own(run: Run) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MS = 1_000_000
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
-TRACEPARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
+TRACEPARENT = f"00-{TRACE}-f0f067aa0ba902b7-01"
 
 
 @pytest.fixture
@@ -152,6 +152,7 @@ def test_names_come_from_the_call_that_the_task_serves(processor: Any, told: Tol
         ("trace", TRACE, "shim"),
     ]
     assert told.parts("open")[0]["trace_id"] == TRACE
+    assert told.parts("open")[0]["parent_span_id"] == 0xF0F067AA0BA902B7
 
 
 def test_a_streamed_answers_call_is_found_from_another_task(processor: Any, told: Told) -> None:
