@@ -62,8 +62,13 @@ def _dispatch(words: list[str]) -> int:
 
         if not wants_help(words[1:]):
             return run_words(words[1:])
-    from cyclopts import CycloptsError  # `import kvtrace.cli` stays light
-
+    try:
+        from cyclopts import CycloptsError  # `import kvtrace.cli` stays light
+    except ImportError as error:  # installed without its libraries, as into an engine's environment
+        raise UsageError(
+            f"{words[0] if words else 'kvtrace'}: kvtrace is installed here without what its commands need "
+            f"({error}); only kvtrace run works. pip install kvtrace where you analyse."
+        ) from error
     from kvtrace.cli._app import command_line
 
     _check_command(words)

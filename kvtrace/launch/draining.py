@@ -65,7 +65,9 @@ class Draining:
             self.trouble = None
         except Exception as error:  # noqa: BLE001 - said; the command and its spools are unharmed
             self.trouble = f"{type(error).__name__}: {error}"
-            if not self._said_trouble and not final:
+            if isinstance(error, ImportError):
+                self._over.set()  # what is not installed is not installed in a second either
+            elif not self._said_trouble and not final:
                 self._said_trouble = True
                 self._say(f"{self.run}: cannot be converted now, recording goes on ({self.trouble}).")
 

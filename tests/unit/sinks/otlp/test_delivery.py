@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import io
+import logging
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -82,6 +84,8 @@ def test_a_row_waits_for_the_name_of_its_callers_trace(tmp_path: Path) -> None:
     with http() as received:
         sending = Delivery(received.url)
         sending.offer({"span": table("span", queue)})
+        time.sleep(0.6)  # another process's spool is read a pass later
+        assert not received.bodies
         sending.offer({"alias": table("alias", [alias])})
         sending.close()
     import_files([received.write(tmp_path / "otlp.binpb")], tmp_path / "run")
@@ -118,6 +122,7 @@ def test_a_collector_that_hangs_delays_neither_offers_nor_the_end(
     for number in range(30):
         sending.offer(many(10, first=10 * number))
     assert time.monotonic() - began < 5.0
+    assert sending._waiting == 100  # no more is ever held, however long the collector hangs
     done = sending.close(timeout_seconds=0.2)
     assert time.monotonic() - began < 10.0
     assert (done.sent, done.failed) == (0, 300)
@@ -128,11 +133,16 @@ def test_nothing_is_said_on_the_terminal(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
-    sending = Delivery(GONE)
-    sending.offer(many(10))
-    sending.close()
+    shown = logging.StreamHandler(io.StringIO())
+    logging.getLogger().addHandler(shown)
+    try:
+        sending = Delivery(GONE)
+        sending.offer(many(10))
+        sending.close()
+    finally:
+        logging.getLogger().removeHandler(shown)
     said = capfd.readouterr()
-    assert said.out + said.err == ""
+    assert said.out + said.err + shown.stream.getvalue() == ""
 
 
 def test_sampling_takes_whole_traces_or_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
