@@ -116,7 +116,8 @@ def test_a_reader_that_goes_away_is_no_error(run_path: Path) -> None:
 
 
 def test_where_the_libraries_are_missing_run_works_and_the_rest_says_what_to_install(tmp_path: Path) -> None:
-    code = "import sys; sys.modules['cyclopts'] = None; from kvtrace.cli import main; sys.exit(main(sys.argv[1:]))"
+    without = "import sys; sys.modules['cyclopts'] = None; "
+    code = without + "from kvtrace.cli import main; sys.exit(main(sys.argv[1:]))"
     for words, expected in ((["run", "--out", str(tmp_path / "run"), "true"], 0), (["info", "x"], 2)):
         done = subprocess.run(
             [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
