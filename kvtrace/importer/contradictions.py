@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from kvtrace.sources.losses import JOIN, Loss
@@ -48,7 +49,10 @@ def _unseen_lookups(facts: Facts, lookups: pl.DataFrame, asked: pl.DataFrame) ->
 def _orphans(facts: Facts) -> list[Loss]:
     """Parents of a server's spans that never came."""
     parents = facts.table("parents")
-    missing = parents.join(facts.table("own"), left_on="parent_span_id", right_on="span_id", how="anti")
+    own = np.sort(facts.table("own")["span_id"].to_numpy())  # a join would hold them all several times
+    place = np.searchsorted(own, parents["parent_span_id"].to_numpy())
+    came = np.append(own, np.uint64(0))[place] == parents["parent_span_id"].to_numpy()
+    missing = parents.filter(~pl.Series(came & (place < own.size)))
     rows = missing.group_by("process").agg(
         pl.col("parent_span_id").n_unique(), pl.min("low"), pl.max("high")
     ).sort("process")  # fmt: skip
