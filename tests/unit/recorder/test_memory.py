@@ -124,6 +124,18 @@ def test_after_close_nothing_is_kept_and_nothing_grows(spools: Spools) -> None:
     assert len(spools.rows()) == 1
 
 
+def test_a_thread_that_recorded_before_there_was_a_run_records_into_it(
+    spools: Spools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KVTRACE_OUT")
+    recorder.record((QUEUE, 1))
+    monkeypatch.setenv("KVTRACE_OUT", str(spools.run))
+    recorder.describe(engine="e")
+    recorder.record((QUEUE, 2))
+    recorder.flush(10)
+    assert [row["tokens"] for row in spools.rows()] == [2]
+
+
 def test_losses_that_come_faster_than_they_are_written_stay_bounded_and_exact(spools: Spools) -> None:
     recorder.record((QUEUE, 1))
     recorder.flush(10)

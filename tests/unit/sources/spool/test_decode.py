@@ -91,15 +91,15 @@ def test_a_file_larger_than_a_block_is_read_whole(
 
 
 def test_a_text_lost_with_its_frame_makes_rows_undecodable_and_never_null(pieces: Pieces) -> None:
-    first, lost, needs, other = (
-        pieces((1, "a")), pieces((2, "b")), pieces((3, "b"), (4, "a")), pieces((5, "a"), (6, "c")),
-    )  # fmt: skip
+    first, lost, needs = pieces((1, "a")), pieces((2, "b")), pieces((3, "b"), (4, "a"))
+    other, later = pieces((5, "a"), (6, "c")), pieces((7, "b"))
     broken = bytearray(lost)
     broken[20] ^= 1
-    data = HEADER + shape(0, ("tokens", "request_id")) + first + bytes(broken) + needs + other
+    data = HEADER + shape(0, ("tokens", "request_id")) + first + bytes(broken) + needs + other + later
     found = list(SpoolReader(data).frames())
-    assert [frame.kind for frame in found] == ["header", "rows", DAMAGED, UNDECODABLE, UNDECODABLE, "rows"]
-    assert [frame.rows for frame in found] == [0, 1, 0, 1, 2, 2]
+    kinds = ["header", "rows", DAMAGED, UNDECODABLE, UNDECODABLE, "rows", UNDECODABLE]
+    assert [frame.kind for frame in found] == kinds
+    assert [frame.rows for frame in found] == [0, 1, 0, 1, 2, 2, 1]
     rows = [row for frame in found if frame.kind == "rows" for row in frame.columns.to_pylist()]
     assert [row["request_id"] for row in rows] == ["a", "a", "c"]
 
