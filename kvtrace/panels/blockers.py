@@ -24,7 +24,8 @@ READING = (
 )
 _NOTHING = (
     "No request waited for another's wait or held GPU blocks, as far as was recorded. kvtrace's own "
-    "instruments inside an engine (kvtrace run) record waits, holds and the blocks that a request lacks."
+    "instruments inside an engine (kvtrace run) record waits, holds and the blocks that a request lacks; so "
+    "do spans with kvtrace.op = wait, hold or queue."
 )
 _WORDS = {"queue_capacity": "held GPU blocks", "interference": "its wait, between others' steps"}
 

@@ -22,7 +22,8 @@ READING = (
 )
 _NOTHING = (
     "No engine in this run has an external tier: no lookup, no health of a cache and no identity of one was "
-    "recorded, or no request was. kvtrace's own instruments inside an engine (kvtrace run) would fill this."
+    "recorded, or no request was. kvtrace's own instruments inside an engine would fill this (kvtrace run), "
+    "or any span with kvtrace.op = lookup."
 )
 _WHY_UNTOLD = (
     "what was recorded does not tell whether the GPU held what the cache found, or whether the cache was "

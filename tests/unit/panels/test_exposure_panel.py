@@ -100,10 +100,12 @@ def test_every_number_of_an_upper_bound_has_the_sign_and_compute_reads_not_obser
     assert table is not None
     assert table.head == ("window", "class", "waited, all requests", "share of window")
     assert table.rows == (
+        ("to first token (upper bound)", "exposed transfer, the headline", "<= 3 ms", "<= 100.0 %"),
         ("to first token (upper bound)", "compute", "not observed", "not observed"),
         ("to first token (upper bound)", "load", "<= 3 ms", "<= 100.0 %"),
     )
-    assert "No step of the engine was recorded" in exposure.notes(frames)[0]
+    assert "the headline: to first token <= 3 ms." in exposure.notes(frames)[0]
+    assert "No step of the engine was recorded" in exposure.notes(frames)[1]
 
 
 def test_a_class_that_was_not_observed_has_no_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +142,7 @@ def test_unfinished_requests_are_counted_beside_the_quantiles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = partitioned(tmp_path, monkeypatch, row("r0", "load", 1), row("r1", "load", 2, censored=True))
-    assert "1 of 2 to first token" in exposure.notes(exposure.data(run))[0]
+    assert "1 of 2 to first token" in exposure.notes(exposure.data(run))[1]
 
 
 def test_a_run_without_requests_says_why_there_is_nothing(tmp_path: Path) -> None:

@@ -60,10 +60,12 @@ def test_the_same_run_is_drawn_the_same_way_twice(name: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("name", panels())
 def test_every_axis_of_numbers_says_what_it_measures(name: str, tmp_path: Path) -> None:
     module = panel(name)
-    layout = module.draw(module.data(write_run(tmp_path / "run", **small(steps=True)))).layout
+    tables = small(steps=True)
+    tables["span"].append(span("cmpl-held-0", "hold", 10, 20, blocks=8, reason="store"))
+    layout = module.draw(module.data(write_run(tmp_path / "run", **tables))).layout
     titles = [layout[key].title.text for key in layout.to_plotly_json() if key.startswith("xaxis")]
     assert titles
-    assert all(re.search(r"\(%\)|\((s|ms)\)|^ms |^seconds |tokens", title) for title in titles)
+    assert all(re.search(r"\(%\)|\((s|ms)\)|^ms |^seconds |tokens|^requests$", title) for title in titles)
 
 
 def test_hidden_transfer_time_is_told_from_waited_for(tmp_path: Path) -> None:
