@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from kvtrace.cli._text import sentence
@@ -36,7 +37,10 @@ def run(*command: str, out: Path | None = None, otlp: str | None = None, group: 
 
 
 def _say(text: str) -> None:
-    print(f"kvtrace: {sentence(text)}", file=sys.stderr, flush=True)
+    """A sentence beside the command's own output; if nobody reads it any more, recording goes on."""
+    if sys.stderr is not None:  # closed by whoever started us: print would take stdout instead
+        with suppress(OSError):
+            print(f"kvtrace: {sentence(text)}", file=sys.stderr, flush=True)
 
 
 def run_words(words: list[str]) -> int:

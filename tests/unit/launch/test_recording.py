@@ -198,3 +198,14 @@ def test_without_the_libraries_that_convert_the_spools_are_kept_for_later(tmp_pa
     assert done.returncode == 0
     assert "recorded, but not converted" in done.stderr
     assert requests(out) == names(50)
+
+
+@pytest.mark.parametrize("stderr", ["2>&-", "2> >(true)"])
+def test_a_closed_stderr_harms_neither_the_output_nor_the_recording(stderr: str, tmp_path: Path) -> None:
+    words = [*KVTRACE, "--out", str(tmp_path / "run"), "--", PYTHON, str(STAND_IN), "20"]
+    done = subprocess.run(
+        ["bash", "-c", f'"$@" {stderr}', "bash", *words],
+        env=environment(), stdout=subprocess.PIPE, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "recorded\n")
+    assert requests(tmp_path / "run") == names(20)
