@@ -23,9 +23,14 @@ HERE = Path(__file__).parent
 ORDER = {
     "exposure": ("request_id", "window", "class", "hop"),
     "critical_path": ("request_id", "window", "seq"),
+    "blockers": ("request_id", "blocker_request_id", "class", "reason"),
+    "fallbacks": ("request_id",),
+    "hold": ("request_id", "start_ns", "transfer_id"),
+    "held_share": ("time_ns",),
+    "explain": ("request_id", "position"),
 }
 """Analysis -> the columns that name a row."""
-INSTANTS = ("start_ns", "end_ns")
+INSTANTS = ("start_ns", "end_ns", "time_ns")
 NAMES = (*sorted(path.parent.name for path in SAMPLES.glob("*/raw")), "empty")
 
 
