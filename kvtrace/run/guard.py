@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from kvtrace.errors import QueryError
 from kvtrace.run.nouns import create_views
+from kvtrace.schema.layout import table_files
+from kvtrace.schema.tables import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,11 +40,19 @@ def guarded_connection(run: Path) -> duckdb.DuckDBPyConnection:
     create_views(connection, run)
     connection.execute("SET temp_directory = ''")  # else a big sort fills the disk, in the caller's folder
     connection.execute("SET allowed_directories = [$run]", {"run": f"{run}/"})
+    if links := _linked(run):
+        connection.execute("SET allowed_paths = $links", {"links": links})
     connection.execute("SET enable_external_access = false")
     connection.execute("SET python_enable_replacements = false")
     connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
     connection.execute("SET lock_configuration = true")
     return connection
+
+
+def _linked(run: Path) -> list[str]:
+    """The files of another run that a view of it links to: DuckDB asks where a link leads."""
+    files = (file for table in TABLES for file in table_files(run, table))
+    return [str(file.resolve()) for file in files if file.is_symlink()]
 
 
 def guarded(run: Path, query: str, params: Mapping[str, object]) -> pl.DataFrame:

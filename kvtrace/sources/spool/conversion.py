@@ -131,7 +131,7 @@ class Conversion:
             RunError: the folder cannot be written; nothing more can be converted here, begin anew.
         """
         moved = [spool for name, spool in self.spools.items() if spool.reach > self._reach[name][COMMIT]]
-        if not moved:
+        if not moved and not any(self._held.values()):
             return
         for table in ORDER:
             if self._held[table] or table == COMMIT:

@@ -21,8 +21,8 @@ from kvtrace.sinks.parquet.compact import CompactReport, compact_run
 from kvtrace.sinks.parquet.covered import covered
 from kvtrace.sources.spool import checkpoints
 from kvtrace.sources.spool.about import CONFIGURATION
-from kvtrace.sources.spool.decode import SpoolReader
 from kvtrace.sources.spool.drain import WAIT_SECONDS, Drain, spool_files
+from kvtrace.sources.spool.following import header_of
 from kvtrace.sources.spool.liveness import has_ended, is_silent
 
 if TYPE_CHECKING:
@@ -46,9 +46,8 @@ def _has_ended(spool: Path) -> bool:
     at = tail.rfind(MAGIC)
     if at >= 0 and len(tail) - at >= FRAME_HEAD.size and FRAME_HEAD.unpack_from(tail, at)[1] == END:
         return True
-    reader = SpoolReader(spool)
-    next(reader.frames(most_bytes=1), None)
-    return is_silent(spool) if reader.header is None else has_ended(reader.header, spool)
+    header = header_of(spool)
+    return is_silent(spool) if header is None else has_ended(header, spool)
 
 
 def finish(run: Path, *, wait_seconds: float = WAIT_SECONDS) -> bool:

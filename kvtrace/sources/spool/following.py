@@ -42,6 +42,13 @@ _QUIET_SECONDS = 1.0
 """Nothing was appended for so long: the last flush is whole."""
 
 
+def header_of(spool: Path) -> dict[str, Any] | None:
+    """What the first frame of a spool says; None when it is none, or not there yet."""
+    reader = SpoolReader(spool)
+    next(reader.frames(most_bytes=1), None)
+    return reader.header
+
+
 class Spool:
     """Reads one spool forwards; `position` is how far everything before it was given out or taken in."""
 
@@ -79,7 +86,7 @@ class Spool:
         """Whether nothing more can come; to be asked before the last bytes are read."""
         if self.final or everything_ended or self.about.ended:
             return True
-        header = self.about.header or self._reader.header
+        header = self.about.header or header_of(self.path)
         return has_ended(header, self.path) if header else is_silent(self.path)
 
     def read(self, most_bytes: int, *, over: bool = False) -> Found:
