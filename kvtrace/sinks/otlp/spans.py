@@ -41,15 +41,16 @@ class Spans:
     def of(self, rows: pa.Table) -> Iterator[ReadableSpan]:
         """A span for every row that has an operation."""
         known = [name for name in rows.column_names if rows[name].null_count < rows.num_rows]
+        named = {column: _ATTRIBUTES[column] for column in known if column in _ATTRIBUTES}
         for batch in rows.select(known).to_batches(max_chunksize=CHUNK_ROWS):
             for row in batch.to_pylist():
                 if row.get("op") and row.get("start_ns"):
-                    yield self._span(row)
+                    yield self._span(row, named)
 
-    def _span(self, row: dict[str, Any]) -> ReadableSpan:
+    def _span(self, row: dict[str, Any], named: Mapping[str, str]) -> ReadableSpan:
         request_id, members = row.get("request_id"), row.get("members")
         if request_id:
-            trace, parent = self._traces.trace(request_id), self._traces.parent({"engine": None, **row})
+            trace, parent = self._traces.trace(request_id), self._traces.parent(row)
         else:
             parent = row.get("parent_span_id")
             trace = operation_trace(row.get("run_id") or "", parent or row.get("span_id") or row["start_ns"])
@@ -59,7 +60,7 @@ class Spans:
             context=_context(trace, self._span_id(row)),
             parent=_context(trace, parent, remote=request_id is not None) if parent else None,
             resource=self._resource(row.get("process"), row.get("engine")),
-            attributes=_attributes(row),
+            attributes=_attributes(row, named),
             links=[self._link(member["request_id"]) for member in members or () if member["request_id"]],
             kind=SpanKind.SERVER if _arrives(row) else SpanKind.INTERNAL,
             status=_BAD if failed else _OK,
@@ -99,11 +100,11 @@ def _context(trace: int, span: int, *, remote: bool = False) -> SpanContext:
     return SpanContext(trace, span, is_remote=remote, trace_flags=_SAMPLED)
 
 
-def _attributes(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Every column that is known, and what has no column as it is."""
+def _attributes(row: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, Any]:
+    """Every column that is known (`named`: column -> attribute), and what has no column as it is."""
     found: dict[str, Any] = dict(row.get("attributes") or ())
-    for column, name in _ATTRIBUTES.items():
-        value = row.get(column)
+    for column, name in named.items():
+        value = row[column]
         if value is not None:
             found[name] = value
     for tier, tokens in row.get("found_by_tier") or ():
