@@ -75,6 +75,15 @@ def test_an_output_without_tokens_is_no_first_token(processor: Any, told: Told) 
     assert (end["status"], end["reason"]) == ("error", "error")
 
 
+def test_the_first_token_is_that_of_the_first_output_with_one(processor: Any, told: Told) -> None:
+    processor.add_request(request(told), None)
+    processor.process_outputs([Output("cmpl-a7-0-92cea7c0", [])])
+    assert told.parts("update") == []
+    told.clock += MS
+    processor.process_outputs([Output("cmpl-a7-0-92cea7c0")])
+    assert [row["first_token_ns"] for row in told.parts("update")] == [told.clock]
+
+
 def test_a_pooling_request_has_no_token(processor: Any, told: Told) -> None:
     processor.add_request(request(told), None)
     processor.request_states["cmpl-a7-0-92cea7c0"].detokenizer = None
