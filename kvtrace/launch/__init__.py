@@ -5,7 +5,7 @@
     environment.py    what the command's environment gets
     child.py          the command: started, signalled, waited for
     summary.py        what a person should know at the end
-    draining.py       a thread: spools -> Parquet (and OTLP), once a second
+    draining.py       a thread: spools -> Parquet (and OTLP) as they grow
     closing.py        the end: who still writes, the last rows, run.json, few files, a summary
 
 Nothing here is needed for recording: if this process is killed, the command goes on, its spools stay, and

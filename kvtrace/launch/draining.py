@@ -1,6 +1,6 @@
-"""A thread that turns growing spools into Parquet once a second, so that the run is readable while it lasts.
+"""A thread that looks at growing spools once a second: few, large Parquet files, and rows for a collector.
 
-A thread, so that a long pass never delays a signal for the command. What it cannot do now it tries again a
+Whoever opens the run meanwhile reads what is not in files yet from the spools. A thread, so that a long pass never delays a signal for the command. What it cannot do now it tries again a
 second later: the spool stays until it is converted, and after us anybody who opens the run converts the rest.
 """
 

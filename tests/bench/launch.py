@@ -3,6 +3,7 @@
 start_ms           until the command runs, above starting it from a bare Python (median of 9)
 start_cpu_ms       the same in CPU time, which other work on the machine disturbs less
 parent_cpu_share   CPU seconds of the parent a second of recording at 10,000 rows/s, start and end left out
+parent_cpu_s       all CPU seconds of the parent, from its start to its end
 parent_end_s       CPU seconds of the end: the last rows, few sorted files, the summary
 """
 
@@ -92,7 +93,7 @@ def main() -> None:
     wall, cpu = start_ms()
     answer = {
         "start_ms": round(wall, 1), "start_cpu_ms": round(cpu, 1), "rate": RATE,
-        "parent_cpu_share": round(share, 3), "parent_end_s": round(last - second - 2.0 * share, 2),
+        "parent_cpu_share": round(share, 3), "parent_cpu_s": last, "parent_end_s": round(last - second - 2.0 * share, 2),
         "said": said.splitlines(),
     }  # fmt: skip
     print(json.dumps(answer))
