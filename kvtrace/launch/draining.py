@@ -1,7 +1,8 @@
 """A thread that looks at growing spools once a second: few, large Parquet files, and rows for a collector.
 
-Whoever opens the run meanwhile reads what is not in files yet from the spools. A thread, so that a long pass never delays a signal for the command. What it cannot do now it tries again a
-second later: the spool stays until it is converted, and after us anybody who opens the run converts the rest.
+Whoever opens the run meanwhile reads what is not in files yet from the spools. A thread, so that a long pass
+never delays a signal for the command. What it cannot do now it tries again a second later: the spool stays
+until it is converted, and after us anybody who opens the run converts the rest.
 """
 
 from __future__ import annotations

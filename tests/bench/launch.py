@@ -93,7 +93,8 @@ def main() -> None:
     wall, cpu = start_ms()
     answer = {
         "start_ms": round(wall, 1), "start_cpu_ms": round(cpu, 1), "rate": RATE,
-        "parent_cpu_share": round(share, 3), "parent_cpu_s": last, "parent_end_s": round(last - second - 2.0 * share, 2),
+        "parent_cpu_share": round(share, 3), "parent_cpu_s": last,
+        "parent_end_s": round(last - second - 2.0 * share, 2),
         "said": said.splitlines(),
     }  # fmt: skip
     print(json.dumps(answer))
