@@ -3,7 +3,9 @@
 layers.py      bits: what can be going on, and what class it makes
 intervals.py   SQL: requests, their windows and their intervals
 sweep.py       intervals -> segments in which nothing changes
-totals.py      segments -> rows; work.py the plain sums beside them
+serving.py     which steps served whom: runs of steps, which need no sweep
+totals.py      segments -> how long what was active together, and who wins
+rows.py        -> rows; work.py the plain sums beside them
 users.py       several requests of one user as one
 cache.py       block by block over a whole run, kept under RUN/.derived
 """
@@ -15,28 +17,12 @@ from typing import TYPE_CHECKING, Literal
 import polars as pl
 
 from kvtrace.analyses.exposure.cache import partition
-from kvtrace.analyses.exposure.layers import HIDDEN_COLUMNS
+from kvtrace.analyses.exposure.rows import COLUMNS
 
 if TYPE_CHECKING:
     from kvtrace.run import Run
 
 __all__ = ["COLUMNS", "exposure", "partition"]
-
-COLUMNS = {
-    "request_id": pl.String,
-    "window": pl.String,
-    "class": pl.String,
-    "hop": pl.String,
-    "exposed_ns": pl.Int64,
-    "total_ns": pl.Int64,
-    **dict.fromkeys(HIDDEN_COLUMNS, pl.Int64),
-    "work_ns": pl.Int64,
-    "open_ns": pl.Int64,
-    "bound": pl.String,
-    "censored": pl.Boolean,
-    "agreement": pl.Int64,
-}
-"""Columns of the question, and their types."""
 
 
 def exposure(run: Run, *, window: Literal["ttft", "decode", "e2e"] | None = None) -> pl.DataFrame:

@@ -7,7 +7,7 @@ that overlap them) reach a limit, or until the axis of the sweep is full.
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -18,6 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kvtrace.analyses.exposure import intervals as queries
+from kvtrace.analyses.exposure.rows import SCHEMA, WORDS, block_rows
+from kvtrace.analyses.exposure.serving import Memberships
 from kvtrace.analyses.exposure.sweep import (
     MOST_CELLS,
     NO_SPAN,
@@ -29,7 +31,7 @@ from kvtrace.analyses.exposure.sweep import (
     segments,
     width,
 )
-from kvtrace.analyses.exposure.totals import Window, amounts, block_rows
+from kvtrace.analyses.exposure.totals import Window, amounts
 from kvtrace.analyses.exposure.users import users
 from kvtrace.analyses.exposure.work import Work
 from kvtrace.run.derived import derived_folder, files_hash, published
@@ -40,9 +42,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kvtrace.analyses.exposure.layers import Bools, Ints
+    from kvtrace.analyses.exposure.serving import Runs
     from kvtrace.run import Run
 
-ALGORITHM = "1"
+ALGORITHM = "2"
 """Bumped whenever the partition of the same run can come out differently."""
 BLOCK_INTERVALS = 150_000
 MEMORY_LIMIT = "700MB"
@@ -60,6 +63,7 @@ class Prepared:
     table: pl.DataFrame
     block: Requests
     waits: Waits
+    steps: Memberships
     user_table: pl.DataFrame
     users: Requests
     user: Ints
@@ -112,14 +116,14 @@ def prepare(run: Run, only: tuple[str, ...] = (), *, by_user: bool = False) -> P
     engines = waits.select("engine", "engine_number").unique(maintain_order=True)
     table = table.join(engines, on="engine", how="left", maintain_order="left")
     block = _requests(table, _numbers(table["engine_number"]))
-    waiting = _waits(waits, table)
+    rows = connection, table, block, _waits(waits, table), Memberships(connection, table.height)
     if not by_user:
-        return Prepared(connection, table, block, waiting, table, block, np.arange(table.height))
+        return Prepared(*rows, table, block, np.arange(table.height))
     found = users(connection)
     numbered = found.select("user_id", user=pl.int_range(pl.len()))
     user = _numbers(table.join(numbered, on="user_id", how="left", maintain_order="left")["user"])
     everywhere = _requests(found, np.full(found.height, -1))
-    return Prepared(connection, table, block, waiting, found, everywhere, user)
+    return Prepared(*rows, found, everywhere, user)
 
 
 def _requests(table: pl.DataFrame, engine: Ints) -> Requests:
@@ -147,6 +151,27 @@ def _waits(waits: pl.DataFrame, table: pl.DataFrame) -> Waits:
 
 def blocks(prepared: Prepared, *, owners: bool) -> Iterator[tuple[Requests, Intervals]]:
     """Consecutive requests with all of their intervals, in blocks that fit the memory and the axis."""
+    for part, table in _blocks(prepared, owners=owners, swept=True):
+        steps = prepared.steps.intervals(*prepared.steps.of(part), owners=owners)
+        yield part, _joined(prepared, part, table, steps, owners=owners)
+
+
+def blocks_in_runs(prepared: Prepared) -> Iterator[tuple[Requests, Intervals, Runs]]:
+    """The same, with steps as runs wherever that is enough to say how long what was active."""
+    for part, table in _blocks(prepared, owners=False, swept=False):
+        runs, steps = prepared.steps.runs(part)
+        yield part, _joined(prepared, part, table, steps, owners=False), runs
+
+
+def _joined(
+    prepared: Prepared, part: Requests, table: pa.Table | None, steps: Intervals, *, owners: bool
+) -> Intervals:
+    found = _intervals(table, part.first, owners=owners).joined(steps).clipped(part)
+    return found.joined(prepared.waits.of(part, owners=owners))
+
+
+def _blocks(prepared: Prepared, *, owners: bool, swept: bool) -> Iterator[tuple[Requests, pa.Table | None]]:
+    """Blocks of requests, and the rows of the stream of each; `swept`: their steps count as intervals."""
     held: list[pa.RecordBatch] = []
     rows, first, size = 0, 0, prepared.block.start.size
     for batch in queries.stream(prepared.connection, owners=owners):
@@ -156,28 +181,28 @@ def blocks(prepared: Prepared, *, owners: bool) -> Iterator[tuple[Requests, Inte
         if rows >= BLOCK_INTERVALS and last > first:
             table = pa.Table.from_batches(held)
             keep = pc.sum(pc.less(table["number"], last)).as_py()
-            yield from _fitting(prepared, first, last, table.slice(0, keep), owners=owners)
+            yield from _fitting(prepared, first, last, table.slice(0, keep), swept=swept)
             held, rows, first = table.slice(keep).to_batches(), table.num_rows - keep, last
     table = pa.Table.from_batches(held) if held else None
-    yield from _fitting(prepared, first, size, table, owners=owners)
+    yield from _fitting(prepared, first, size, table, swept=swept)
 
 
 def _fitting(
-    prepared: Prepared, low: int, high: int, table: pa.Table | None, *, owners: bool
-) -> Iterator[tuple[Requests, Intervals]]:
-    """Halve a block until its waits fit the memory and its stretches fit the axis."""
+    prepared: Prepared, low: int, high: int, table: pa.Table | None, *, swept: bool
+) -> Iterator[tuple[Requests, pa.Table | None]]:
+    """Halve a block until its waits and steps fit the memory and its stretches fit the axis."""
     if high <= low:
         return
     part = prepared.block.part(low, high)
     too_long = part.start.size * width(prepared.users_of(part)[0]) > MOST_CELLS
     middle = prepared.middle(low, high)
-    if middle > low and (too_long or prepared.waits.count(part).sum() > 4 * BLOCK_INTERVALS):
+    most = (4 if swept else 12) * BLOCK_INTERVALS
+    if middle > low and (too_long or prepared.waits.count(part).sum() + prepared.steps.count(part) > most):
         at = pc.sum(pc.less(table["number"], middle)).as_py() or 0 if table is not None else 0
-        yield from _fitting(prepared, low, middle, table.slice(0, at) if table else None, owners=owners)
-        yield from _fitting(prepared, middle, high, table.slice(at) if table else None, owners=owners)
+        yield from _fitting(prepared, low, middle, table.slice(0, at) if table else None, swept=swept)
+        yield from _fitting(prepared, middle, high, table.slice(at) if table else None, swept=swept)
         return
-    found = _intervals(table, low, owners=owners).clipped(part)
-    yield part, found.joined(prepared.waits.of(part, owners=owners))
+    yield part, table
 
 
 def _intervals(table: pa.Table | None, low: int, *, owners: bool) -> Intervals:
@@ -193,23 +218,20 @@ def _intervals(table: pa.Table | None, low: int, *, owners: bool) -> Intervals:
     )  # fmt: skip
 
 
-def swept(part: Requests, found: Intervals) -> Segments:
+def swept(part: Requests, found: Intervals, runs: Runs) -> Segments:
     """Segments of a block, without owners."""
     opened = pieces(found.where(found.is_open), part, owners=False) if found.is_open.any() else []
-    return segments(pieces(found, part, owners=False), opened, part)
+    cuts = segments(pieces(found, part, owners=False), opened, part)
+    return replace(cuts, served=runs.served(cuts, part))
 
 
-def rows_of(prepared: Prepared) -> Iterator[pl.DataFrame]:
-    """The partition, block by block, request ids in place of numbers."""
-    ids = prepared.table.select(pl.col("number").cast(pl.Int64), "request_id", "unfinished", "token_ns")
-    censored = pl.when(pl.col("window") == "ttft").then(pl.col("token_ns").is_null()).otherwise("unfinished")
-    for part, found in blocks(prepared, owners=False):
-        cuts, windows = swept(part, found), prepared.windows(part)
-        work, every = Work(found, cuts, part), amounts(cuts, windows)
-        rows = block_rows(every, work, part, windows).join(
-            ids.slice(part.first, part.start.size), on="number", maintain_order="left"
-        )
-        yield rows.sort("number", maintain_order=True).with_columns(censored=censored)
+def rows_of(prepared: Prepared) -> Iterator[pa.Table]:
+    """The partition, block by block."""
+    requests = prepared.table.select("request_id", "unfinished", tokenless=pl.col("token_ns").is_null())
+    for part, found, runs in blocks_in_runs(prepared):
+        cuts, windows = swept(part, found, runs), prepared.windows(part)
+        work, every = Work(found, cuts, runs, part), amounts(cuts, windows)
+        yield block_rows(every, work, part, windows, requests.slice(part.first, part.start.size))
 
 
 def partition(run: Run) -> Path:
@@ -218,13 +240,15 @@ def partition(run: Run) -> Path:
     Computed once for the run's files as they are; kept in RUN/.derived, or in a temporary folder when the
     run cannot be written.
     """
-    from kvtrace.analyses.exposure import COLUMNS  # which imports this
-
     target = derived_folder(run) / f"exposure-{files_hash(run, ALGORITHM)}.parquet"
     if target.exists():
         return target
-    schema = pl.DataFrame(schema=COLUMNS).to_arrow().schema
-    with published(target) as partial, pq.ParquetWriter(partial, schema, compression="zstd") as writer:
+    with (
+        published(target) as partial,
+        pq.ParquetWriter(
+            partial, SCHEMA, compression="zstd", use_dictionary=list(WORDS), store_schema=False
+        ) as writer,
+    ):
         for rows in rows_of(prepare(run)):
-            writer.write_table(rows.select(list(COLUMNS)).to_arrow().cast(schema))
+            writer.write_table(rows)
     return target

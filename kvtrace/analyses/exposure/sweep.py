@@ -149,18 +149,22 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Stretches in which nothing changes: request, [s, e) in unix ns, active layers, open layers."""
+    """Stretches in which nothing changes: request, [s, e) in unix ns, active layers, open layers.
+
+    Where steps were not swept, `served` says how long they served the request meanwhile, else 0.
+    """
 
     request: Ints
     s: Ints
     e: Ints
     layers: Ints
     open_layers: Ints
+    served: Ints
 
     def where(self, mask: Bools | Ints) -> Segments:
         """The segments for which the mask holds, or those at these places."""
         return Segments(
-            *(getattr(self, name)[mask] for name in ("request", "s", "e", "layers", "open_layers"))
+            *(getattr(self, name)[mask] for name in ("request", "s", "e", "layers", "open_layers", "served"))
         )
 
 
@@ -228,4 +232,4 @@ def segments(parts: list[Pieces], open_parts: list[Pieces], block: Requests) -> 
     inside = np.flatnonzero(edge[:-1] < ends[request])
     request, shift = request[inside], shift[inside]
     begin, end = edge[inside] + shift, edge[inside + 1] + shift
-    return Segments(request, begin, end, active[inside], opened[inside])
+    return Segments(request, begin, end, active[inside], opened[inside], np.zeros_like(begin))

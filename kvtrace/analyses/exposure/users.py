@@ -120,7 +120,7 @@ def together(cuts: Segments, user: Ints, block: Requests) -> Together:
     at = np.flatnonzero(inside)
     back = block.start[of[at]] - of[at] * stretch
     none = np.zeros(at.size, np.int64)
-    cells = Segments(of[at], edge[at] + back, edge[at + 1] + back, none.copy(), none)
+    cells = Segments(of[at], edge[at] + back, edge[at + 1] + back, none.copy(), none, none)
     layers = cuts.layers[part]
     parts = replace(cuts.where(part), s=cells.s[cell], e=cells.e[cell])
     part_own = classes_of(layers, layers)

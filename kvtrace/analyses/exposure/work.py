@@ -14,6 +14,7 @@ from kvtrace.analyses.exposure.sweep import width
 
 if TYPE_CHECKING:
     from kvtrace.analyses.exposure.layers import Ints
+    from kvtrace.analyses.exposure.serving import Runs
     from kvtrace.analyses.exposure.sweep import Intervals, Requests, Segments
 
 _LAYERS = {
@@ -30,8 +31,8 @@ _LAYERS = {
 class Work:
     """The plain sums of a block, per class (or hop) and window."""
 
-    def __init__(self, intervals: Intervals, segments: Segments, block: Requests) -> None:
-        self._block, self._segments = block, segments
+    def __init__(self, intervals: Intervals, segments: Segments, runs: Runs, block: Requests) -> None:
+        self._block, self._segments, self._runs = block, segments, runs
         rest = np.flatnonzero(intervals.layer != SERVING)  # compute has no work, and is nearly all there is
         layer = intervals.layer[rest]
         self._request, self._s, self._e = intervals.request[rest], intervals.s[rest], intervals.e[rest]
@@ -74,7 +75,7 @@ class Work:
 
     @cached_property
     def _integral(self) -> _Served:
-        return _Served.of(self._segments, self._block)
+        return _Served.of(self._segments, self._runs, self._block)
 
     @cached_property
     def _served_ends(self) -> dict[int, tuple[Ints, Ints]]:
@@ -97,17 +98,18 @@ class _Served:
     """
 
     block: Requests
+    segments: Segments
+    runs: Runs
     key: Ints
-    length: Ints
-    serving: Ints
+    whole: Ints
     before: Ints
 
     @classmethod
-    def of(cls, segments: Segments, block: Requests) -> _Served:
+    def of(cls, segments: Segments, runs: Runs, block: Requests) -> _Served:
         """The integral over the segments of a block."""
-        length, serving = segments.e - segments.s, segments.layers & 1
+        whole = segments.served + np.where(segments.layers & 1, segments.e - segments.s, 0)
         key = segments.request * width(block) + (segments.s - block.start[segments.request])
-        return cls(block, key, length, serving, np.cumsum(length * serving) - length * serving)
+        return cls(block, segments, runs, key, whole, np.cumsum(whole) - whole)
 
     def at(self, request: Ints, time: Ints) -> Ints:
         """Its value at instants of requests, ns."""
@@ -115,6 +117,13 @@ class _Served:
             return np.zeros(time.size, np.int64)
         wanted = request * width(self.block) + (time - self.block.start[request])
         index = np.maximum(np.searchsorted(self.key, wanted, side="right") - 1, 0)
-        inside = np.clip(wanted - self.key[index], 0, self.length[index])
-        value: Ints = self.before[index] + inside * self.serving[index]
+        inside = wanted - self.key[index]
+        value: Ints = self.before[index] + np.where(inside > 0, self.whole[index], 0)
+        # nearly all are edges; the start of a wait inside another one is none
+        within = (inside > 0) & (inside < (self.segments.e - self.segments.s)[index])
+        at, index = np.flatnonzero(within), index[within]
+        since = self.segments.s[index]
+        some = inside[at] * (self.segments.layers[index] & 1) - self.whole[index]
+        some += self.runs.until(request[at], time[at], self.block)
+        value[at] += some - self.runs.until(request[at], since, self.block)
         return value
