@@ -86,9 +86,16 @@ Said = dict[str, tuple[int, int, bool]]
 
 
 def said(file: Path) -> Said:
-    """What one Parquet file says it covers."""
+    """What one Parquet file says it covers.
+
+    Raises:
+        FileNotFoundError: it is gone since it was listed.
+        RunError: it is torn.
+    """
     try:
         found = (pq.read_metadata(file).metadata or {}).get(KEY.encode())
+    except FileNotFoundError:  # compaction exchanges folders: whoever holds no lock looks again
+        raise
     except (OSError, pa.ArrowException) as error:
         raise RunError(
             f"{file}: is not a whole Parquet file; restore it or import the raw files again."

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 16 << 20
 """So much of a spool is decoded at a time."""
-HELD_BYTES = 64 << 20
+HELD_BYTES = 32 << 20
 """Rows of so many bytes of spools are held in memory at most; then they are written."""
 _PREFIX = "spool-"
 
