@@ -64,7 +64,8 @@ def test_the_frames_of_one_flush_say_the_same_time_and_everything_before_it_is_t
     times = {frame.written_ns for frame in second if frame.written_ns > recorded}
     assert len(times) <= 1
     assert len({frame.written_ns for frame in second}) < len(second)
-    assert first.written_ns < recorded
+    assert 0 < first.written_ns < recorded
+    assert first.written_ns < second[-1].written_ns
 
 
 def test_a_column_that_mixes_types_loses_no_row(spools: Spools) -> None:
@@ -157,6 +158,13 @@ def test_a_row_that_no_column_can_hold_is_counted_and_its_neighbours_are_kept(sp
         recorder.record(row)
     assert column(spools, "request_id") == ["r1", "r5"]
     assert spools.losses() == {("undecodable", "queue"): 4, ("undecodable", "step"): 1}
+
+
+def test_a_row_with_a_value_too_many_is_counted_and_not_cut(spools: Spools) -> None:
+    recorder.record((QUEUE, "r1", 1, 2, "capacity", 1))
+    recorder.record((QUEUE, "r2", 1, 2, "capacity", 1, "too many"))
+    assert column(spools, "request_id") == ["r1"]
+    assert spools.losses() == {("undecodable", "queue"): 1}
 
 
 @pytest.mark.parametrize("row", [None, (), 7, "text", {0: 1}, ([],), (10**9,), ("shape", 1), (-1, 2)])

@@ -67,6 +67,30 @@ def test_a_growing_file_is_followed_frame_by_frame(tmp_path: Path, pieces: Piece
     assert reader.position == path.stat().st_size
 
 
+@pytest.mark.parametrize("kept", [0, 5, 14, 40])
+def test_a_file_that_became_shorter_while_it_was_read_ends_there(
+    tmp_path: Path, pieces: Pieces, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "one"
+    first = HEADER + shape(0, ("tokens", "request_id")) + pieces((1, "a"))
+    data = first + pieces((2, "b"))
+    path.write_bytes(data)
+    reader = SpoolReader(path)
+    real = reader._source.size
+
+    def size() -> int:
+        found = real()
+        path.write_bytes(data[: len(first) + kept])
+        return found
+
+    monkeypatch.setattr(reader._source, "size", size)
+    assert tokens(reader) == [1]
+    assert reader.torn > 0
+    monkeypatch.undo()
+    path.write_bytes(data)
+    assert tokens(reader) == [2]
+
+
 def test_a_file_is_read_in_parts_that_end_with_a_frame(pieces: Pieces) -> None:
     data = HEADER + shape(0, ("tokens", "request_id")) + b"".join(pieces((n, f"r{n}")) for n in range(50))
     reader = SpoolReader(data)
