@@ -85,7 +85,8 @@ def _finish(run: Path, draining: Draining, facts: dict[str, object], say: Callab
     from kvtrace.sources.spool.finishing import compact
 
     if draining.delivery is not None:
-        say(summary.delivered(run, str(facts["run_id"]), draining.delivery))
+        sentence, facts["otlp"] = summary.delivered(run, draining.delivery)
+        say(sentence)
     directory.write_facts(run, facts)
     if draining.trouble is not None:
         say(f"{run}: not everything is converted ({draining.trouble}); its spools stay.")

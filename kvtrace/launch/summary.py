@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kvtrace.schema.layout import PARQUET, table_files
-from kvtrace.sinks.parquet.arrow import arrow_schema
-from kvtrace.sinks.parquet.writer import write_table
+from kvtrace.schema.layout import table_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from kvtrace.sinks.otlp.delivery import Delivered, Delivery
+    from kvtrace.sinks.otlp.delivery import Delivery
 
 _HARMLESS = "duplicate"
 
@@ -54,23 +51,18 @@ def _rows(run: Path, table: str, columns: list[str]) -> Iterator[dict[str, Any]]
         yield from pq.read_table(file, columns=columns, partitioning=None).to_pylist()
 
 
-def delivered(run: Path, run_id: str, delivery: Delivery) -> str:
-    """End the delivery to a collector, and count what it did not get as a loss of the run."""
+def delivered(run: Path, delivery: Delivery) -> tuple[str, dict[str, object]]:
+    """End the delivery to a collector: what it got, as a sentence and as facts for run.json.
+
+    What it did not get is no loss of the run, which has every row: no bound and no check depends on it.
+    """
     done = delivery.close()
+    facts: dict[str, object] = {
+        "collector": delivery.place, "sent": done.sent, "left_out": done.left_out, "failed": done.failed,
+        "reason": done.reason if done.failed else None,
+    }  # fmt: skip
     left_out = f", {done.left_out} left out by sampling" if done.left_out else ""
     said = f"{run}: {done.sent} spans sent to {delivery.place}{left_out}"
     if not done.failed:
-        return f"{said}."
-    _write_loss(run, run_id, delivery.place, done)
-    return f"{said}; {done.failed} not delivered ({done.reason}). The run itself has them."
-
-
-def _write_loss(run: Path, run_id: str, place: str, done: Delivered) -> None:
-    row = {
-        "run_id": run_id, "source": place, "cause": "exporter_failure", "count": done.failed,
-        "from_ns": done.from_ns, "to_ns": done.to_ns,
-        "detail": f"rows of this run that the collector did not take ({done.reason}); the run has them",
-    }  # fmt: skip
-    target = arrow_schema("loss")
-    table = pa.Table.from_arrays([pa.array([row.get(f.name)], f.type) for f in target], schema=target)
-    write_table(run / "loss" / f"otlp-{os.urandom(4).hex()}{PARQUET}", "loss", table)
+        return f"{said}.", facts
+    return f"{said}; {done.failed} not delivered ({done.reason}). The run itself has them.", facts

@@ -16,7 +16,6 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow.compute as pc
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from kvtrace.sinks.otlp.complaints import Complaints
@@ -40,14 +39,12 @@ _TABLES = ("span", "alias", "process")
 
 @dataclass(slots=True)
 class Delivered:
-    """How many rows the collector took, sampling left out, and it did not get: why, and of which times."""
+    """How many rows the collector took, sampling left out, and it did not get, with the first reason."""
 
     sent: int = 0
     left_out: int = 0
     failed: int = 0
     reason: str | None = None
-    from_ns: int | None = None
-    to_ns: int | None = None
 
 
 class Delivery:
@@ -161,6 +158,3 @@ class Delivery:
         done = self._done
         done.failed += rows.num_rows
         done.reason = done.reason or reason
-        earliest, latest = pc.min(rows["start_ns"]).as_py(), pc.max(rows["start_ns"]).as_py()
-        done.from_ns = earliest if done.from_ns is None else min(done.from_ns, earliest)
-        done.to_ns = latest if done.to_ns is None else max(done.to_ns, latest)

@@ -178,14 +178,17 @@ def test_rows_go_to_a_collector_while_the_run_is_made(tmp_path: Path) -> None:
     assert not losses(tmp_path / "run")
 
 
-def test_a_collector_that_is_gone_is_a_loss_that_is_said(tmp_path: Path) -> None:
+def test_what_a_collector_did_not_get_is_said_and_is_no_loss_of_the_run(tmp_path: Path) -> None:
     more = {"OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
     words = ("--otlp", "http://127.0.0.1:9/v1/traces", "--", PYTHON, STAND_IN, "50")
     done = run("--out", tmp_path / "run", *words, more=more)
     assert done.returncode == 0
     assert "0 spans sent to http://127.0.0.1:9/v1/traces; 100 not delivered" in done.stderr
     assert requests(tmp_path / "run") == names(50)
-    assert losses(tmp_path / "run") == {"exporter_failure": 100}
+    assert losses(tmp_path / "run") == {}  # the run has every row
+    told = json.loads((tmp_path / "run" / "run.json").read_text())["otlp"]
+    assert (told["sent"], told["failed"]) == (0, 100)
+    assert told["reason"]
 
 
 def test_without_the_libraries_that_convert_the_spools_are_kept_for_later(tmp_path: Path) -> None:
