@@ -128,3 +128,20 @@ def test_small_portions_change_nothing(every: list[drawn.Run]) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sharing, "MOST_PAIRS", 3)
         assert ask(run) == whole
+
+
+@given(worlds(), st.integers(0, 2**16))
+@cases(4)
+def test_a_hold_cut_in_two_adjacent_ones_changes_nothing(every: list[drawn.Run], pick: int) -> None:
+    before = packed(every)
+    holds = [
+        row
+        for row in before.spans
+        if row["op"] == "hold" and row.get("end_ns") is not None and row["end_ns"] - row["start_ns"] >= 2
+    ]
+    after = before
+    for number, row in enumerate(holds):
+        length = row["end_ns"] - row["start_ns"]
+        after = drawn.cut(after, row, row["start_ns"] + 1 + (pick + number) % (length - 1))
+    assert len(after.spans) == len(before.spans) + len(holds)
+    assert ask(after) == ask(before)

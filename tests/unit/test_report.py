@@ -256,6 +256,9 @@ def test_the_overview_names_panels_and_options_that_exist() -> None:
         "exposure",
         "overlap",
         "slowest",
+        "blockers",
+        "fallbacks",
+        "held_share",
         "transfers",
         "lookups",
     ]
