@@ -15,28 +15,25 @@ WITH moved AS (
     FROM span
     WHERE op IN ('load', 'store') AND (end_ns IS NULL OR end_ns >= start_ns)
 ), whole AS (
-    SELECT
-        op, request_id, process, span_id, coalesce(submit_ns, start_ns) AS submit_ns, usable_ns,
-        coalesce(greatest(end_ns, usable_ns), 9223372036854775807) AS stop_ns
+    SELECT op, request_id, list({
+        'process': process, 'span_id': span_id, 'submit_ns': coalesce(submit_ns, start_ns), 'usable_ns': usable_ns,
+        'stop_ns': coalesce(greatest(end_ns, usable_ns), 9223372036854775807)
+    }) AS wholes
     FROM moved
     WHERE observer = 'scheduler' AND request_id IS NOT NULL
-), told AS (
-    SELECT
-        m.* REPLACE (
-            CASE WHEN m.submit_ns IS NULL OR w.submit_ns < m.submit_ns THEN coalesce(w.submit_ns, m.submit_ns)
-                 ELSE m.submit_ns END AS submit_ns,
-            CASE WHEN m.usable_ns IS NULL OR w.usable_ns > m.usable_ns THEN coalesce(w.usable_ns, m.usable_ns)
-                 ELSE m.usable_ns END AS usable_ns
-        ),
-        w.process AS whole_process, w.span_id AS whole_span
-    FROM moved m LEFT JOIN whole w
-      ON m.op = w.op AND m.request_id = w.request_id AND m.observer IN ('worker', 'server', 'client')
-     AND m.start_ns >= w.submit_ns AND m.start_ns < w.stop_ns
+    GROUP BY op, request_id
+), placed AS (
+    SELECT m.*, CASE WHEN m.observer IN ('worker', 'server', 'client') THEN
+        list_filter(w.wholes, lambda x: x.submit_ns <= m.start_ns AND m.start_ns < x.stop_ns) END AS around
+    FROM moved m LEFT JOIN whole w ON m.op = w.op AND m.request_id = w.request_id
 ), covered AS (
-    SELECT DISTINCT whole_process AS process, whole_span AS span_id FROM told WHERE whole_span IS NOT NULL
+    SELECT DISTINCT x.process, x.span_id FROM (SELECT unnest(around) AS x FROM placed WHERE len(around) > 0)
 ), seen AS (
-    SELECT t.* EXCLUDE (whole_process, whole_span)
-    FROM told t
+    SELECT t.* EXCLUDE (around) REPLACE (
+        least(t.submit_ns, list_min(list_transform(t.around, lambda x: x.submit_ns))) AS submit_ns,
+        greatest(t.usable_ns, list_max(list_transform(t.around, lambda x: x.usable_ns))) AS usable_ns
+    )
+    FROM placed t
     WHERE t.observer IS DISTINCT FROM 'scheduler' OR NOT EXISTS (
         SELECT 1 FROM covered c WHERE c.span_id = t.span_id AND c.process IS NOT DISTINCT FROM t.process)
 ), ranked AS (

@@ -25,6 +25,10 @@ REQUEST_TIMEOUT_S = 120
 OUTPUT_TOKENS = 12
 
 
+class EngineError(Exception):
+    """The engine ended an answer with an error."""
+
+
 @dataclass(frozen=True)
 class Response:
     """One request as its client saw it; `first_token_ns` is when the first token's line arrived."""
@@ -97,6 +101,8 @@ def complete(url: str, request_id: str, prompt: Prompt) -> Response:
         connection.request("POST", "/v1/completions", json.dumps(body), headers)
         answer = connection.getresponse()
         for chunk in _chunks(answer):
+            if "error" in chunk:
+                raise EngineError(str(chunk["error"]))
             first_token_ns = first_token_ns or time.time_ns()
             response_id = str(chunk["id"])
             digest.update(_text(chunk).encode())

@@ -43,7 +43,7 @@ def native_offload(client: Client) -> None:
 
 def until_death(client: Client) -> None:
     """Repeats until the engine is gone: LMCache's lazy offload raises inside the scheduler."""
-    with suppress(OSError, http.client.HTTPException, ValueError):
+    with suppress(OSError, http.client.HTTPException, drive.EngineError):
         client.ask(*plain(0, 1, 2, 3, 0, 1, 0, 1))
 
 

@@ -109,12 +109,15 @@ def test_thousands_of_asks_are_one_lookup(killed: Killed) -> None:
 
 
 def test_the_fourth_request_after_the_kill_is_queued_for_want_of_blocks(killed: Killed) -> None:
-    """Nearly all it waits, minus what the engine needs to compute it."""
+    """Nearly all it waits, minus what the engine needs to compute it.
+
+    How long depends on when the workers' heartbeat notices: 6 to 14 s were seen.
+    """
     fourth = killed.request_ids[3]
     rows = _rows(killed.run, f"FROM queue WHERE request_id = '{fourth}' AND reason = 'capacity'")
     queued = sum(row["end_ns"] - row["start_ns"] for row in rows) / SECOND
     assert queued == pytest.approx(killed.waited_s[3], abs=1.0)
-    assert queued > 8
+    assert queued > 4
     assert all(row["blocks"] > row["free_blocks"] for row in rows)
 
 
@@ -135,7 +138,7 @@ def test_holds_of_stores_that_never_ended_are_closed_when_the_connector_gives_up
     ids = ", ".join(f"'{name}'" for name in killed.request_ids[:3])
     rows = _rows(killed.run, f"FROM hold WHERE request_id IN ({ids})")
     assert len(rows) == 3
-    assert all((row["end_ns"] - row["start_ns"]) / SECOND > 5 for row in rows)
+    assert all((row["end_ns"] - row["start_ns"]) / SECOND > 4 for row in rows)
 
 
 @pytest.mark.parametrize(("place", "word"), [(0, "timed out"), (3, "blocks")])

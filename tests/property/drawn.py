@@ -81,7 +81,7 @@ def runs(draw: st.DrawFn) -> Run:
         for number in range(draw(st.integers(0, 5)))
         for row in draw(drawn_rows.transfer(clock, engines, ids, f"t{number}"))
     ]
-    rows += _decided_once(moved)
+    rows += moved
     rows += draw(_many(drawn_rows.queue(clock, engines, ids), 4))
     rows += draw(_many(drawn_rows.inquiry(clock, engines, ids), 4))
     spans = tuple({"run_id": "r", "span_id": number, **row} for number, row in enumerate(rows))
@@ -104,17 +104,6 @@ def of_users(draw: st.DrawFn) -> Run:
 
     run = draw(runs())
     return replace(run, spans=tuple(named(row) for row in run.spans))
-
-
-def _decided_once(rows: list[Row]) -> list[Row]:
-    """A scheduler decides once to load for a request and once to store: more of its rows are a client's."""
-    decided, kept = set(), []
-    for row in rows:
-        what = row["op"], row.get("request_id")
-        again = row["observer"] == "scheduler" and what in decided
-        decided |= {what} if row["observer"] == "scheduler" else set()
-        kept.append({**row, "observer": "client"} if again else row)
-    return kept
 
 
 def _many(rows: st.SearchStrategy[Any], most: int) -> st.SearchStrategy[list[Any]]:
