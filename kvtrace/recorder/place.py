@@ -47,6 +47,15 @@ def boot_id() -> str:
     return first_line("/proc/sys/kernel/random/boot_id") or "unknown"
 
 
+def host() -> str:
+    """`host.name` of OTEL_RESOURCE_ATTRIBUTES, since a container's own name says little; else the machine's."""
+    for pair in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","):
+        name, _, value = pair.partition("=")
+        if name.strip() == "host.name" and value.strip():
+            return value.strip()
+    return os.uname().nodename
+
+
 def header(*, boot: str, start_ns: int, prefix: int) -> dict[str, object]:
     """The header of a spool (schema.frames.HEADER_FIELDS)."""
     anchor = given_anchor()
@@ -61,7 +70,7 @@ def header(*, boot: str, start_ns: int, prefix: int) -> dict[str, object]:
         "pid_namespace": _link("/proc/self/ns/pid"),
         "time_namespace": _link("/proc/self/ns/time"),
         "boot_id": boot,
-        "host": os.uname().nodename,
+        "host": host(),
         "start_ns": start_ns,
         "anchor": anchor or clock_pair(),
         "anchor_source": "run" if anchor else "own",

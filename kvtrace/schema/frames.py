@@ -80,7 +80,7 @@ HEADER_FIELDS: dict[str, str] = {
     "pid_namespace": "what /proc/self/ns/pid says",
     "time_namespace": "what /proc/self/ns/time says: monotonic clocks are comparable only inside one",
     "boot_id": "boot id of the machine",
-    "host": "host name",
+    "host": "host.name of OTEL_RESOURCE_ATTRIBUTES, else the name of the machine",
     "start_ns": "monotonic time at which recording began",
     "anchor": "[monotonic ns, unix ns] by which all times of this spool become unix times",
     "anchor_source": "run = KVTRACE_ANCHOR, own = taken by this process because there was none",

@@ -137,7 +137,7 @@ def vllm_environment() -> dict[str, str]:
         "LMCACHE_DISABLE_BANNER": "1",
         "LMCACHE_TRACK_USAGE": "false",
         "OTEL_EXPORTER_OTLP_TRACES_INSECURE": "true",
-        "OTEL_RESOURCE_ATTRIBUTES": "service.instance.id=vllm-1",
+        "OTEL_RESOURCE_ATTRIBUTES": "service.instance.id=vllm-1,host.name=engine-host",
         "OTEL_SERVICE_NAME": "vllm",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_NO_USAGE_STATS": "1",

@@ -217,4 +217,5 @@ def test_a_run_whose_engine_died_is_readable_and_its_last_request_open(lazy: Pla
     assert rows[-1]["end_ns"] is None
     assert rows[-1]["status"] == "open"
     assert all(row["status"] == "ok" for row in rows[:-1])
-    assert "unclean_end" in {row["cause"] for row in _rows(run, "FROM loss")}
+    failed = _rows(run, "FROM step ORDER BY start_ns DESC LIMIT 1")
+    assert failed[0]["outcome"] == "failed"

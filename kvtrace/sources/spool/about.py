@@ -107,6 +107,7 @@ class About:
         }
         others = {name: value for name, value in self.facts.items() if name not in (*_COLUMNS, "instruments")}
         given = others.pop("attributes", None)
+        said["closing_mark"] = "yes" if self.ended else "no"
         return said | others | (given if isinstance(given, dict) else {})
 
     def as_json(self) -> str:

@@ -117,7 +117,11 @@ class Spool:
         return {table: given for table, given in found.items() if not self._covered[table].final}
 
     def _ending(self, found: Found, parts: pa.Table | None) -> None:
-        """What the end of the spool shows to be missing."""
+        """What the end of the spool shows to be missing.
+
+        A process that never recorded anything and was killed (an idle worker of a server that stops) took
+        nothing with it that anybody knows of: its row of the table `process` says that it was not closed.
+        """
         if self.about.header is None:
             detail = "no readable header: when and whose is unknown"
             self._lose(found, Loss(self.name, "undecodable", max(self.about.unplaced, 1), detail=detail))
@@ -129,7 +133,7 @@ class Spool:
         if self._reader.torn:
             detail = f"last frame torn, {self._reader.torn} bytes"
             self._lose(found, Loss(self.name, "undecodable", 1, from_ns=last_ns, detail=detail))
-        if not self.about.ended:
+        if not self.about.ended and (last_ns is not None or self._reader.torn):
             self._lose(found, Loss(self.name, "unclean_end", 1, from_ns=last_ns, detail="no closing mark"))
 
     def as_it_stands(self) -> Found:

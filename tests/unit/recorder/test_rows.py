@@ -264,3 +264,16 @@ def test_span_ids_carry_the_prefix_of_the_process_and_never_repeat(spools: Spool
     assert len(ids) == 1_000
     assert max(ids) < 1 << 63
     assert not any(number >> 39 & 1 for number in ids)
+
+
+def test_a_container_says_the_name_of_its_host_as_opentelemetry_does(
+    spools: Spools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=x, host.name=node-7")
+    recorder.record((QUEUE, "r", 0, 1, None, None))
+    recorder.flush(10)
+    reader = spools.reader()
+    assert spools.kinds()[0] == "header"
+    list(reader.frames())
+    assert reader.header is not None
+    assert reader.header["host"] == "node-7"

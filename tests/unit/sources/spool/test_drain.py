@@ -93,6 +93,13 @@ def test_a_torn_last_frame_and_a_missing_mark_are_losses_from_the_last_record_on
     assert len(rows(run, "span")) == 1
 
 
+def test_a_process_that_was_killed_before_it_recorded_anything_took_nothing_with_it(run: Path) -> None:
+    spool = Drawn(run / "spool").facts(role="worker")
+    assert rows(converted(run, spool), "loss") == []
+    (process,) = rows(run, "process")
+    assert dict(process["attributes"])["closing_mark"] == "no"
+
+
 def test_damage_in_the_middle_costs_its_frames_alone(run: Path) -> None:
     spool = Drawn(run / "spool").rows("span", "whole", [STEP], op="step", written_ns=2_600)
     spool.raw(b"\xffKV\x01 no frame at all").rows("span", "whole", [STEP], op="step", written_ns=2_700).end()
