@@ -48,7 +48,7 @@ def boot_id() -> str:
 
 
 def host() -> str:
-    """`host.name` of OTEL_RESOURCE_ATTRIBUTES, since a container's own name says little; else the machine's."""
+    """`host.name` of OTEL_RESOURCE_ATTRIBUTES: a container's own name says little; else the machine's."""
     for pair in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","):
         name, _, value = pair.partition("=")
         if name.strip() == "host.name" and value.strip():
