@@ -15,6 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import duckdb
+
+from kvtrace.run.nouns import create_views
 from kvtrace.schema.layout import DERIVED, PARTIAL
 from kvtrace.schema.tables import TABLES
 
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvtrace.run.opening import Run
+
+MEMORY_LIMIT = "700MB"
+"""What DuckDB may hold while it answers for a whole run; answers that reach Python are beside it."""
 
 
 def files_hash(run: Run, *depends_on: str) -> str:
@@ -48,6 +54,16 @@ def derived_folder(run: Run) -> Path:
         other = _private(Path(tempfile.gettempdir()) / f"kvtrace-{os.getuid()}") / name
         other.mkdir(mode=0o700, exist_ok=True)
         return other
+
+
+def spilling(run: Run) -> duckdb.DuckDBPyConnection:
+    """A database of the run's nouns of its own: limited memory, what does not fit goes beside the results."""
+    scratch = derived_folder(run) / f"spill-{uuid.uuid4().hex[:12]}"
+    connection = duckdb.connect(
+        ":memory:", config={"memory_limit": MEMORY_LIMIT, "temp_directory": str(scratch)}
+    )
+    create_views(connection, run.path)
+    return connection
 
 
 @contextmanager

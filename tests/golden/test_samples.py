@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
+from kvtrace.report import write_report
 from kvtrace.sinks.parquet.compact import compact_run
 from tests.golden import truths
 from tests.golden.conftest import SAMPLES
@@ -208,3 +210,15 @@ def test_compaction_of_a_recording_changes_no_noun(tmp_path: Path) -> None:
     before = tables(run)
     compact_run(run.path)
     assert tables(run) == before
+
+
+def test_the_page_says_in_words_why_the_first_and_the_fourth_request_after_the_kill_were_slow(
+    sample: Callable[[str], Run], tmp_path: Path
+) -> None:
+    run = sample("server-killed")
+    ids = dict(run.sql("SELECT alias, request_id FROM alias WHERE kind = 'client'").rows())
+    write_report([run], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "Its lookup waited 5.00 s and timed out; everything was recomputed" in page
+    (fourth,) = re.findall(r"it waited for GPU blocks \(needed 12, free 3\) that 3 requests held.*?<", page)
+    assert all(ids[name] in fourth for name in ("req-008", "req-009", "req-010"))

@@ -6,11 +6,9 @@ that overlap them) reach a limit, or until the axis of the sweep is full.
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import duckdb
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -34,12 +32,13 @@ from kvtrace.analyses.exposure.sweep import (
 from kvtrace.analyses.exposure.totals import Window, amounts
 from kvtrace.analyses.exposure.users import users
 from kvtrace.analyses.exposure.work import Work
-from kvtrace.run.derived import derived_folder, files_hash, published
-from kvtrace.run.nouns import create_views
+from kvtrace.run.derived import derived_folder, files_hash, published, spilling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import duckdb
 
     from kvtrace.analyses.exposure.layers import Bools, Ints
     from kvtrace.analyses.exposure.serving import Runs
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 ALGORITHM = "2"
 """Bumped whenever the partition of the same run can come out differently."""
 BLOCK_INTERVALS = 150_000
-MEMORY_LIMIT = "700MB"
 
 
 @dataclass(frozen=True)
@@ -105,11 +103,7 @@ def _numbers(column: pl.Series) -> Ints:
 
 def prepare(run: Run, only: tuple[str, ...] = (), *, by_user: bool = False) -> Prepared:
     """Read requests (`only` these or of these users, or all) and waits of a run; intervals come later."""
-    scratch = derived_folder(run) / f"spill-{uuid.uuid4().hex[:12]}"
-    connection = duckdb.connect(
-        ":memory:", config={"memory_limit": MEMORY_LIMIT, "temp_directory": str(scratch)}
-    )
-    create_views(connection, run.path)
+    connection = spilling(run)
     queries.prepare(connection, only, by_user=by_user)
     table = pl.DataFrame(queries.requests(connection))
     waits = pl.DataFrame(queries.waits(connection))

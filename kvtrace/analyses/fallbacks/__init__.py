@@ -14,7 +14,7 @@ import polars as pl
 from kvtrace.analyses.fallbacks.facts import facts
 from kvtrace.analyses.fallbacks.misses import MISSES, explained
 from kvtrace.analyses.fallbacks.verdicts import VERDICTS, judged
-from kvtrace.run.derived import derived_folder, files_hash, published
+from kvtrace.run.derived import derived_folder, files_hash, published, spilling
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,7 +106,7 @@ def _rows(run: Run, requests: tuple[str, ...] = ()) -> pl.DataFrame:
 
 def verdicts_of(run: Run, requests: tuple[str, ...] = (), *, everyone: bool = False) -> pl.DataFrame:
     """All facts and verdicts; with everyone also of requests whose engine has no external tier."""
-    connection = run.connection()
+    connection = run.connection() if requests else spilling(run)
     asking = [engine for (engine,) in connection.sql(_ASKING).fetchall()]
     known = facts(connection, requests, everyone=everyone).with_columns(
         asks_itself=pl.col("engine").is_in(asking).fill_null(value=False)
