@@ -77,6 +77,10 @@ class Drawn:
         """A clock anchor."""
         return self.frame(frames.ANCHOR, frames.ANCHOR_PAIR.pack(monotonic, unix))
 
+    def idle(self, monotonic: int) -> Drawn:
+        """The mark of a flush that found nothing."""
+        return self.frame(frames.IDLE, _json({"written_ns": monotonic}))
+
     def end(self) -> Drawn:
         """The closing mark."""
         return self.frame(frames.END, _json({"rows": self.written, "written_ns": 0}))

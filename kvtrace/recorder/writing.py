@@ -17,6 +17,7 @@ from kvtrace.schema.frames import (
     END,
     FACTS,
     HEADER,
+    IDLE,
     MEMBER_COLUMNS,
     ROWS,
     SHAPE,
@@ -63,6 +64,7 @@ class Writing:
         self.facts_changed = False
         self.backlog = 0
         self.failing = False
+        self._busy = False
 
     def cycle(self, buffers: list[Buffer], *, hurry: bool) -> None:
         """Write everything that waits; in a hurry without leaving the interpreter to others in between.
@@ -73,6 +75,7 @@ class Writing:
         self._hurry = hurry
         try:
             self._ready()
+            rows_before = self._rows
             more = True
             while more:
                 # What arrives meanwhile waits for the next flush: chasing it would write a frame a row.
@@ -82,6 +85,7 @@ class Writing:
             self._add_losses(buffers)
             self._write_groups()
             self._write_facts()
+            self._write_idle(rows_before)
         except OSError:
             self.failing = True
             raise
@@ -240,6 +244,12 @@ class Writing:
             frames.append(frame(ANCHOR, ANCHOR_PAIR.pack(*place.clock_pair())))
         if frames:
             self._append(frames)
+
+    def _write_idle(self, rows_before: int) -> None:
+        """A mark when nothing came any more: who is killed later than this lost nothing that came before."""
+        if self._rows == rows_before and self._busy:
+            self._append([_json_frame(IDLE, {"written_ns": self._round_ns})])
+        self._busy = self._rows > rows_before
 
 
 def _definition(number: object) -> Definition | None:

@@ -18,6 +18,8 @@ Everything is little-endian and unaligned. Payloads by kind:
             the columns
     FACTS   JSON: everything `describe` has said so far; the last one counts
     ANCHOR  monotonic i64, unix i64 (ANCHOR_PAIR): one at the start and one a minute, to measure drift
+    IDLE    JSON {"written_ns"}: the first flush that found nothing after one that did; all that was recorded
+            until then is in the spool
     END     JSON {"rows", "written_ns"}: the closing mark, nothing follows
 
 `first_row` is how many rows the process had put into ROWS frames before, in an earlier spool too;
@@ -62,10 +64,10 @@ MAX_TEXTS = 1 << 22
 FLUSH_S = 0.5
 """Seconds between two flushes: what a killed process loses at most, and the time it takes to write it."""
 
-HEADER, SHAPE, WORDS, ROWS, FACTS, ANCHOR, END = range(1, 8)
+HEADER, SHAPE, WORDS, ROWS, FACTS, ANCHOR, END, IDLE = range(1, 9)
 KINDS: dict[int, str] = {
     HEADER: "header", SHAPE: "shape", WORDS: "words", ROWS: "rows", FACTS: "facts", ANCHOR: "anchor",
-    END: "end",
+    END: "end", IDLE: "idle",
 }  # fmt: skip
 PARTS: tuple[str, ...] = ("whole", "open", "update", "close")
 """`whole` = a finished row; the others are facts about one operation that lasts, tied by span_id."""

@@ -6,6 +6,7 @@ import http.client
 import re
 import shutil
 import tempfile
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 DELAY_S = 0.02
 """How long every copy of the native offloading lasts at least."""
+
+SETTLE_S = 2.0
+"""vLLM may kill its EngineCore at once when it stops: by then the last requests are in the spool."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ def play(
         with running(configuration, folder=folder, python=python) as stack:
             client = drive.Client(stack.vllm_url, folder / "responses.jsonl")
             scenario(client)
+            time.sleep(SETTLE_S)
             died = dies and stack.engine_died(timeout_s=60)
             counters = {} if died else _counters(stack)
         if configuration.kvtrace:

@@ -17,7 +17,7 @@ from kvtrace.run import Run, open_run
 from tests.engines import native
 from tests.engines.configuration import Configuration
 from tests.engines.environment import engine_python, skip_when_missing
-from tests.golden.truths import SECOND, TOKENS
+from tests.golden.truths import LOST, SECOND, TOKENS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -191,7 +191,7 @@ def test_tokens_are_the_same_with_and_without_kvtrace(offload: Played, bare: Pla
 
 
 def test_nothing_was_lost(offload: Played) -> None:
-    assert _rows(open_run(offload.run), "FROM loss WHERE cause != 'duplicate'") == []
+    assert _rows(open_run(offload.run), LOST) == []
 
 
 def test_a_run_whose_engine_died_is_readable_and_its_last_request_open(lazy: Played) -> None:

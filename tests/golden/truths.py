@@ -213,8 +213,19 @@ def some_lookup_finds_512_tokens_in_l1_and_768_below(recording: Recording) -> No
     assert (512, 768, 1280) in rows
 
 
+LOST = """
+    SELECT cause, op, count FROM loss
+    WHERE cause NOT IN ('unclean_end', 'duplicate')
+       OR from_ns IS NULL OR from_ns < (SELECT max(end_ns) FROM request)
+"""
+"""Losses, but for those of a process that was killed when every request was over.
+
+vLLM kills its own EngineCore when it stops, now and then before it can say that it ends.
+"""
+
+
 def nothing_was_lost(recording: Recording) -> None:
-    assert recording.rows("SELECT cause, op, count FROM loss") == []
+    assert recording.rows(LOST) == []
 
 
 def the_killed_server_lost_spans(recording: Recording) -> None:

@@ -30,6 +30,8 @@ class About:
     """Last sign of life: a record, an anchor or the closing mark."""
     flushed_ns: int | None = None
     """When the last frame of rows was written: what came before is in it or in earlier ones."""
+    idle_ns: int | None = None
+    """Until when everything recorded is in the spool, if nothing was written after that mark."""
     ended: bool = False
     """The closing mark was read."""
     unplaced: int = 0

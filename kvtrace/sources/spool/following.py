@@ -134,7 +134,8 @@ class Spool:
             detail = f"last frame torn, {self._reader.torn} bytes"
             self._lose(found, Loss(self.name, "undecodable", 1, from_ns=last_ns, detail=detail))
         if not self.about.ended and (last_ns is not None or self._reader.torn):
-            self._lose(found, Loss(self.name, "unclean_end", 1, from_ns=last_ns, detail="no closing mark"))
+            since = max(filter(None, (last_ns, self.about.idle_ns)), default=None)
+            self._lose(found, Loss(self.name, "unclean_end", 1, from_ns=since, detail="no closing mark"))
 
     def as_it_stands(self) -> Found:
         """For a reader: operations that are open now, and the process as it is known now."""
@@ -203,6 +204,7 @@ class Spool:
         """What a frame says of the spool as a whole."""
         if frame.kind == "rows":
             self.about.flushed_ns = frame.written_ns
+            self.about.idle_ns = None
         elif frame.kind == "header":
             self.about.hears(frame.content)
         elif frame.kind == "facts":
@@ -210,6 +212,9 @@ class Spool:
         elif frame.kind == "anchor":
             self.about.anchors.append(frame.content)
             self.about.alive(frame.content[0])
+        elif frame.kind == "idle" and type(frame.content.get("written_ns")) is int:
+            self.about.idle_ns = frame.content["written_ns"]
+            self.about.alive(self.about.idle_ns)
         elif frame.kind == "end":
             self.about.ended = True
             if type(frame.content.get("written_ns")) is int:

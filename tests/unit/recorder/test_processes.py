@@ -331,3 +331,17 @@ def test_a_stepped_wall_clock_moves_the_later_anchors_and_no_time_of_a_row(progr
     first, second = program.spools.rows()
     assert 0 < second["start_ns"] - first["start_ns"] < 10 * SECOND_NS
     assert frames[0].content["anchor"] == [5, 1700000000000000005]
+
+
+def test_a_pause_is_marked_once(program: Program) -> None:
+    """Rows, nothing for several flushes, rows: one mark between them."""
+    body = """
+    import time
+    recorder.record((S, 1, 0))
+    time.sleep(2.2)
+    recorder.record((S, 2, 0))
+    """
+    program(body)
+    kinds = [frame.kind for frame in program.spools.frames()]
+    kinds = [kind for kind in kinds if kind in ("rows", "idle", "end")]
+    assert kinds == ["rows", "idle", "rows", "end"]
