@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
     from kvtrace.sources.losses import Loss
 
-ROWS_A_FILE = 120_000
+ROWS_A_FILE = 400_000
+HELD_BYTES = 192 << 20
+"""Rows that fit into this stay in memory, and are neither written nor read again."""
 
 
 @dataclass
 class Staging:
-    """Span rows and facts about them in files, rows numbered across them; the small tables in memory."""
+    """Span rows and facts about them, in files when they are many; the small tables in memory."""
 
     folder: Path
     facts: Facts = field(init=False)
@@ -37,6 +39,8 @@ class Staging:
     spans: int = 0
     _held: list[pa.Table] = field(default_factory=list)
     _held_rows: int = 0
+    _whole: list[pa.Table] = field(default_factory=list)
+    _whole_bytes: int = 0
     _files: int = 0
 
     def __post_init__(self) -> None:
@@ -54,21 +58,30 @@ class Staging:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is held in memory as one file."""
+        """Make one table of what came last, and write it where too many wait already."""
         if not self._held:
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
         rows = together(self._held, STAGED)
-        self.facts.gather(rows, self.spans - self._held_rows)
-        feather.write_feather(
-            rows, str(self.folder / f"rows-{self._files:06d}.arrow"), compression="uncompressed"
-        )
-        self._files += 1
         self._held, self._held_rows = [], 0
+        self.facts.gather(rows, self.spans - rows.num_rows)
+        self._whole.append(rows)
+        self._whole_bytes += rows.nbytes
+        if self._files or self._whole_bytes > HELD_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        """One file a table; from now on every table goes to one."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for rows in self._whole:
+            file = str(self.folder / f"rows-{self._files:06d}.arrow")
+            feather.write_feather(rows, file, compression="uncompressed")
+            self._files += 1
+        self._whole = []
 
     def chunks(self) -> Iterator[pa.Table]:
-        """The staged rows, file by file, in order of their numbers."""
+        """The staged rows, table by table, in order of their numbers."""
         self.flush()
+        yield from self._whole
         for path in sorted(self.folder.glob("rows-*.arrow")):
             yield feather.read_table(str(path), memory_map=False)
 

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 ONE_FILE_ROWS = 2_000_000
 """Up to so many rows a run keeps its requests' rows in one file; beyond, a folder a bucket."""
 SORT_ROWS = 150_000
-"""So many rows are sorted in memory at a time."""
+"""So many rows are sorted in memory at a time, where a run has more than HELD_ROWS."""
+HELD_ROWS = 800_000
+"""So many rows are sorted in memory at once: to write and read them again costs more than the memory."""
 NO_BUCKET = 255
 LARGEST_BITS = 63
 
@@ -53,7 +55,8 @@ def write_sorted(chunks: Iterable[pa.Table], estimate: int, folder: Path, scratc
     try:
         rows = sum(parts.add(chunk) for chunk in chunks)
         for table in parts.tables():
-            out.write(_sorted(table))
+            for part in _sorted(table):
+                out.write(part)
         out.close()
     finally:
         out.close()
@@ -63,14 +66,15 @@ def write_sorted(chunks: Iterable[pa.Table], estimate: int, folder: Path, scratc
 
 def in_order(rows: pa.Table) -> pa.Table:
     """Span rows with their bucket, sorted by bucket, request, start and span id; all of it in memory."""
-    return _sorted(_with_bucket(rows, _buckets(rows)))
+    whole = _with_bucket(rows, _buckets(rows))
+    return whole.take(pa.array(_places(whole)))
 
 
 class _Parts:
     """Chunks split into ranges of buckets small enough to sort; with one range they stay in memory."""
 
     def __init__(self, estimate: int, scratch: Path) -> None:
-        self.ranges = min(BUCKETS, estimate // SORT_ROWS + 1)
+        self.ranges = 1 if estimate <= HELD_ROWS else min(BUCKETS, estimate // SORT_ROWS + 1)
         self.scratch = scratch
         self.held: list[pa.Table] = []
         self.files: list[list[Path]] = [[] for _ in range(self.ranges + 1)]
@@ -117,7 +121,10 @@ def _buckets(chunk: pa.Table) -> npt.NDArray[np.uint8]:
     ids = chunk["request_id"].combine_chunks()
     ids = ids if pa.types.is_dictionary(ids.type) else ids.dictionary_encode()
     codes = ids.indices.fill_null(len(ids.dictionary)).to_numpy(zero_copy_only=False)
-    return np.append(_buckets_of(ids.dictionary), np.uint8(NO_BUCKET))[codes]
+    given = np.flatnonzero(np.bincount(codes, minlength=len(ids.dictionary))[: len(ids.dictionary)])
+    bucket = np.full(len(ids.dictionary) + 1, NO_BUCKET, np.uint8)
+    bucket[given] = _buckets_of(ids.dictionary.take(pa.array(given)))
+    return bucket[codes]
 
 
 def _with_bucket(chunk: pa.Table, bucket: npt.NDArray[np.uint8]) -> pa.Table:
@@ -125,8 +132,18 @@ def _with_bucket(chunk: pa.Table, bucket: npt.NDArray[np.uint8]) -> pa.Table:
     return kept.append_column("bucket", pa.array(bucket))
 
 
-def _sorted(table: pa.Table) -> pa.Table:
-    """Rows by bucket, request, start, span id."""
+def _sorted(table: pa.Table) -> Iterator[pa.Table]:
+    """Rows by bucket, request, start, span id, a row group at a time; those of no request at once."""
+    order = _places(table)
+    requests = table.num_rows - int(np.count_nonzero(table["bucket"].to_numpy() == NO_BUCKET))
+    edges = [*range(0, requests, ROW_GROUP_ROWS), requests, table.num_rows]
+    for low, high in itertools.pairwise(edges):
+        if high > low:
+            yield table.take(pa.array(order[low:high]))
+
+
+def _places(table: pa.Table) -> npt.NDArray[np.int64]:
+    """Row numbers by bucket, request, start, span id."""
     rank = np.zeros(table.num_rows, np.int64)
     if "request_id" in table.column_names:
         ids = table["request_id"].combine_chunks()
@@ -135,7 +152,7 @@ def _sorted(table: pa.Table) -> pa.Table:
         bucket[codes] = table["bucket"].to_numpy()
         rank = _ranks(ids.dictionary, bucket[:-1])[codes]
     start, span = (_numbers(table, name) for name in ("start_ns", "span_id"))
-    return table.take(pa.array(_order(rank, start, span)))
+    return _order(rank, start, span)
 
 
 def _numbers(table: pa.Table, name: str) -> Any:

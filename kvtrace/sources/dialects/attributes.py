@@ -42,7 +42,7 @@ class _Numbers:
 
 def _numbers(texts: pa.Array) -> _Numbers:
     """Every text as int64 and where it is one, and as float64, NaN where it is no finite number."""
-    found = pl.DataFrame({"text": pl.Series(texts, dtype=pl.String)}).select(
+    found = pl.DataFrame({"text": pl.Series(texts, dtype=pl.String)}).select_seq(
         whole=pl.col("text").cast(pl.Int64, strict=False),
         number=pl.col("text").cast(pl.Float64, strict=False),
     )

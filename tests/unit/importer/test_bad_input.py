@@ -349,7 +349,7 @@ def test_a_file_that_may_not_grow_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
     path = written(tmp_path / "large", LARGE)
-    sizes = ("4k", "64k", "400k", "800k")
+    sizes = ("4k", "32k", "64k", "200k")
     places = [tmp_path / size for size in sizes]
     for place in places:
         place.mkdir()

@@ -100,6 +100,7 @@ def test_compacting_twice_changes_nothing_more(tmp_path: Path) -> None:
 
 
 def test_a_large_run_is_a_folder_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sorting, "HELD_ROWS", 0)
     monkeypatch.setattr(sorting, "SORT_ROWS", 2)
     monkeypatch.setattr(sorting, "ONE_FILE_ROWS", 3)
     run = drawn(tmp_path / "run")

@@ -44,6 +44,7 @@ def chunks() -> list[pa.Table]:
 def test_every_row_is_written_once_in_its_bucket_and_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sort_rows: int, one_file_rows: int
 ) -> None:
+    monkeypatch.setattr(sorting, "HELD_ROWS", 0)
     monkeypatch.setattr(sorting, "SORT_ROWS", sort_rows)
     monkeypatch.setattr(sorting, "ONE_FILE_ROWS", one_file_rows)
     assert write_sorted(chunks(), COUNT, tmp_path / "span", tmp_path / "scratch", "run-7") == COUNT
@@ -82,6 +83,7 @@ def test_columns_that_a_chunk_lacks_are_null(tmp_path: Path) -> None:
 def test_a_failure_leaves_no_scratch_and_no_half_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sorting, "HELD_ROWS", 0)
     monkeypatch.setattr(sorting, "SORT_ROWS", 60)
 
     def broken():
