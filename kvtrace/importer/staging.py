@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.feather as feather
 
 from kvtrace.importer.facts import Facts
-from kvtrace.sinks.parquet.arrow import together
+from kvtrace.sinks.parquet.arrow import together, with_used_ids
 from kvtrace.sources.dialects import STAGED
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     from kvtrace.sources.losses import Loss
 
-ROWS_A_FILE = 400_000
+ROWS_A_FILE = 120_000
+ROWS_A_TABLE = 400_000
+"""As long as everything fits into memory: larger tables, fewer times the cost of each."""
 HELD_BYTES = 192 << 20
 """Rows that fit into this stay in memory, and are neither written nor read again."""
 
@@ -54,7 +56,7 @@ class Staging:
                 self._held.append(part)
                 self._held_rows += part.num_rows
                 self.spans += part.num_rows
-        if self._held_rows >= ROWS_A_FILE:
+        if self._held_rows >= (ROWS_A_FILE if self._files else ROWS_A_TABLE):
             self.flush()
 
     def flush(self) -> None:
@@ -70,12 +72,14 @@ class Staging:
             self._write()
 
     def _write(self) -> None:
-        """One file a table; from now on every table goes to one."""
+        """Write the tables into files; from now on there is a file a table."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for rows in self._whole:
-            file = str(self.folder / f"rows-{self._files:06d}.arrow")
-            feather.write_feather(rows, file, compression="uncompressed")
-            self._files += 1
+            for first in range(0, rows.num_rows, ROWS_A_FILE):
+                file = str(self.folder / f"rows-{self._files:06d}.arrow")
+                part = with_used_ids(rows.slice(first, ROWS_A_FILE))
+                feather.write_feather(part, file, compression="uncompressed")
+                self._files += 1
         self._whole = []
 
     def chunks(self) -> Iterator[pa.Table]:

@@ -22,15 +22,19 @@ def _rows(folder: Path) -> pl.DataFrame:
     return pl.read_parquet(reported(folder, *SENT).run / "span" / "*.parquet").drop("run_id")
 
 
-@pytest.mark.parametrize(("rows_a_file", "held_bytes"), [(20, 1 << 30), (20, 0), (20, 2_000), (1000, 0)])
+@pytest.mark.parametrize(
+    ("rows_a_file", "rows_a_table", "held_bytes"),
+    [(20, 20, 1 << 30), (20, 20, 0), (20, 20, 2_000), (7, 40, 0), (1000, 1000, 0)],
+)
 def test_where_rows_wait_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_a_file: int, held_bytes: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_a_file: int, rows_a_table: int, held_bytes: int
 ) -> None:
     wanted = _rows(tmp_path / "wanted")
     written: list[int] = []
     write = staging.Staging._write
     monkeypatch.setattr(staging.Staging, "_write", lambda self: (written.append(1), write(self))[1])
     monkeypatch.setattr(staging, "ROWS_A_FILE", rows_a_file)
+    monkeypatch.setattr(staging, "ROWS_A_TABLE", rows_a_table)
     monkeypatch.setattr(staging, "HELD_BYTES", held_bytes)
     assert _rows(tmp_path / "found").equals(wanted)
     assert wanted.height == 60
