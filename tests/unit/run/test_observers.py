@@ -60,6 +60,15 @@ def test_a_copy_before_the_schedulers_decision_is_another_transfer(tmp_path: Pat
     ]
 
 
+def test_a_copy_after_the_schedulers_whole_is_another_transfer(tmp_path: Path) -> None:
+    """scheduler 10 |-------| 60, usable 70;  server 80 |---| 90."""
+    late = COPY | {"start_ns": 80, "end_ns": 90}
+    assert _transfers(tmp_path / "run", WHOLE, late) == [
+        ("scheduler", 10, 10, 60, 70, None),
+        ("server", None, 80, 90, None, 100),
+    ]
+
+
 def test_an_open_whole_reaches_to_every_later_copy_and_makes_none_usable(tmp_path: Path) -> None:
     still = WHOLE | {"end_ns": None, "usable_ns": None}
     assert _transfers(tmp_path / "run", still, COPY) == [("server", 10, 20, 50, None, 100)]

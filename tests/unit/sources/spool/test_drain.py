@@ -103,7 +103,7 @@ def test_a_process_that_was_killed_before_it_recorded_anything_took_nothing_with
 def test_who_is_killed_while_idle_lost_nothing_that_was_recorded_before(run: Path) -> None:
     """Rows ...2500|  idle 7000|     killed; and rows again after an idle mark, which then says nothing."""
     idle = Drawn(run / "spool", 1).rows("span", "whole", [STEP], op="step").idle(7_000)
-    busy = Drawn(run / "spool", 2, prefix=6).idle(1_000).rows("span", "whole", [STEP], op="step")
+    busy = Drawn(run / "spool", 2, prefix=6).idle(9_000).rows("span", "whole", [STEP], op="step")
     found = {row["source"]: row["from_ns"] for row in rows(converted(run, idle, busy), "loss")}
     assert found == {idle.path.name: 7_000 + OFFSET, busy.path.name: 2_500 + OFFSET}
 
