@@ -61,7 +61,7 @@ def test_a_copy_before_the_schedulers_decision_is_another_transfer(tmp_path: Pat
 
 
 def test_a_copy_after_the_schedulers_whole_is_another_transfer(tmp_path: Path) -> None:
-    """scheduler 10 |-------| 60, usable 70;  server 80 |---| 90."""
+    """Scheduler 10 |-------| 60, usable 70;  server 80 |---| 90."""
     late = COPY | {"start_ns": 80, "end_ns": 90}
     assert _transfers(tmp_path / "run", WHOLE, late) == [
         ("scheduler", 10, 10, 60, 70, None),
