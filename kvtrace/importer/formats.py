@@ -9,7 +9,7 @@ from kvtrace.schema.frames import MAGIC
 from kvtrace.schema.layout import RUN_FILE
 from kvtrace.sources import lmcache_hash_log, recording
 from kvtrace.sources.otlp.sniffing import BODY, FRAMES, HEAD_BYTES, JSON, sniff
-from kvtrace.sources.otlp.stream import open_input
+from kvtrace.sources.stream import open_input
 
 if TYPE_CHECKING:
     from pathlib import Path

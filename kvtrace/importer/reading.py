@@ -18,10 +18,9 @@ from kvtrace.importer.spools import read_spools, whole
 from kvtrace.sources import lmcache_hash_log, otlp, recording
 from kvtrace.sources.dialects import to_words
 from kvtrace.sources.losses import Loss
-from kvtrace.sources.otlp.batch import Undecodable
 from kvtrace.sources.otlp.framing import batches
 from kvtrace.sources.otlp.sniffing import JSON
-from kvtrace.sources.otlp.stream import Limits, open_input
+from kvtrace.sources.stream import Limits, Undecodable, open_input
 
 if TYPE_CHECKING:
     from kvtrace.importer.staging import Staging

@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING
 
 from kvtrace.errors import UnknownFormatError, UsageError
 from kvtrace.sources.otlp import json_lines, protobuf
-from kvtrace.sources.otlp.batch import SpanBatch, Undecodable
+from kvtrace.sources.otlp.batch import SpanBatch
 from kvtrace.sources.otlp.framing import batches
 from kvtrace.sources.otlp.sniffing import BODY, FRAMES, HEAD_BYTES, JSON, sniff
-from kvtrace.sources.otlp.stream import Limits, open_input
+from kvtrace.sources.stream import Limits, Undecodable, open_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -54,14 +54,6 @@ ATTRIBUTES = _schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Undecodable:
-    """What arrived and could not be read: in words without any of its content, and how often."""
-
-    detail: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
 class SpanBatch:
     """Some spans, decoded but not yet understood: times and ids typed, attributes as text.
 

@@ -11,9 +11,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kvtrace.sources.otlp.batch import Undecodable
 from kvtrace.sources.otlp.sniffing import BODY, FRAMES, JSON, sniff
-from kvtrace.sources.otlp.stream import MIB, ZSTD_MAGIC, Limits, Stream, expand, open_input
+from kvtrace.sources.stream import MIB, ZSTD_MAGIC, Limits, Stream, Undecodable, expand, open_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

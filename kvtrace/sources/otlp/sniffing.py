@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.sources.otlp.stream import ZSTD_MAGIC
+from kvtrace.sources.stream import ZSTD_MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,8 @@ import gc
 
 import pytest
 from kvtrace.sources.otlp import json_lines
-from kvtrace.sources.otlp.batch import SpanBatch, Undecodable
+from kvtrace.sources.otlp.batch import SpanBatch
+from kvtrace.sources.stream import Undecodable
 
 HEX = '"traceId":"0af7651916cd43dd8448eb211c80319c","spanId":"b7ad6b7169203331"'
 

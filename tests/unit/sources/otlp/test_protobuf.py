@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from kvtrace.sources.otlp import protobuf
-from kvtrace.sources.otlp.batch import SpanBatch, Undecodable
+from kvtrace.sources.otlp.batch import SpanBatch
+from kvtrace.sources.stream import Undecodable
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData

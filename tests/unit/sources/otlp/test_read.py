@@ -14,7 +14,7 @@ import pytest
 from kvtrace.errors import InputError, UnknownFormatError, UsageError
 from kvtrace.sources import otlp
 from kvtrace.sources.otlp.framing import batches, sniff
-from kvtrace.sources.otlp.stream import Limits, open_input
+from kvtrace.sources.stream import Limits, open_input
 from opentelemetry.proto.logs.v1.logs_pb2 import LogsData
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData

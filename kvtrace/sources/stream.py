@@ -14,7 +14,6 @@ from typing import IO, TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from kvtrace.errors import InputError
-from kvtrace.sources.otlp.batch import Undecodable
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -23,6 +22,14 @@ MIB = 1 << 20
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 CHUNK_BYTES = 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class Undecodable:
+    """What arrived and could not be read: in words without any of its content, and how often."""
+
+    detail: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
