@@ -40,7 +40,7 @@ class Options:
 class Decoded:
     """One part of an input.
 
-    tables: rows by table (span, block, request_key, metric, alias), any of its columns; spans may carry id_kind
+    tables: rows by table (span, block, request_key, metric, alias), any of its columns; spans also id_kind
     identities, processes: rows of those tables
     losses: what could not be read
     content: what was counted and dropped, by name

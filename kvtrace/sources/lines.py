@@ -1,4 +1,4 @@
-"""Lines of a text file, whole ones, in batches of bounded size; a line beyond the limit is skipped and said."""
+"""Lines of a text file in batches of bounded size; a line beyond the limit is skipped, and said."""
 
 from __future__ import annotations
 

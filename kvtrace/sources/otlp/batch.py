@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from kvtrace.schema.content import EVENTS, is_content
 from kvtrace.sources.otlp import ids
+from kvtrace.sources.stream import Undecodable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

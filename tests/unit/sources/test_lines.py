@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
 from kvtrace.sources.lines import lines
 from kvtrace.sources.stream import Limits, Undecodable, open_input
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+from typing import TYPE_CHECKING
 
 import pytest
 from kvtrace.sources.otlp import json_lines
-from kvtrace.sources.otlp.batch import SpanBatch
 from kvtrace.sources.stream import Undecodable
+
+if TYPE_CHECKING:
+    from kvtrace.sources.otlp.batch import SpanBatch
 
 HEX = '"traceId":"0af7651916cd43dd8448eb211c80319c","spanId":"b7ad6b7169203331"'
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from kvtrace.sources.otlp import protobuf
-from kvtrace.sources.otlp.batch import SpanBatch
 from kvtrace.sources.stream import Undecodable
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue
@@ -16,6 +15,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Link, Status, StatusCode
+
+if TYPE_CHECKING:
+    from kvtrace.sources.otlp.batch import SpanBatch
 
 TWO = ArrayValue(values=[AnyValue(string_value="a"), AnyValue(int_value=1)])
 
