@@ -1,4 +1,7 @@
-"""Rows that arrived twice: the same (trace_id, span_id) counts once, whichever file brought it again."""
+"""Rows that arrived twice: the same (trace_id, span_id) counts once, whichever file brought it again.
+
+What an engine recorded from inside belongs to no trace: there it is (process, span_id).
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,9 @@ def duplicates(facts: Facts, chunks: Iterable[pa.Table]) -> tuple[npt.NDArray[np
             frames.append(pl.DataFrame({"row": candidates[low:high], **columns}))
         first += chunk.num_rows
     found = pl.concat(frames, how="vertical_relaxed").sort(pl.col("end_ns").is_null(), "row")
-    extra = found.filter(pl.int_range(pl.len()).over("trace_id", "span_id") > 0)
+    extra = found.filter(
+        pl.int_range(pl.len()).over(pl.coalesce("trace_id", "process"), "trace_id", "span_id") > 0
+    )
     counted = extra.filter(pl.col("evidence").ne_missing("derived"))
     losses = [
         Loss(

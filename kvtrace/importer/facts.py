@@ -4,7 +4,8 @@ seen       a hash of (trace, span) a row, to find what arrived twice
 sessions   internal request ids with their lifetimes
 requests   request rows that carry an external id, or one of anybody's
 others     ids on rows that do not say which of a request's names they carry
-asked      lookups of hash logs; keys: what they asked for
+asked      lookups of hash logs; keys: what lookups asked for, by whom it is told
+given      other names of requests, as a source says them
 lookups    lookups of servers
 drops      stores that stored nothing, reason unknown
 parents    parents of a server's spans; own: the server's spans; servers: its processes
@@ -37,6 +38,7 @@ COLUMNS: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
         "start_ns": pl.Int64,
         "end_ns": pl.Int64,
         "trace_id": pl.String,
+        "observer": pl.String,
     },
     "lookups": {
         "row": pl.Int64,
@@ -55,6 +57,14 @@ COLUMNS: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
         "tokens": pl.Int64,
         "time_ns": pl.Int64,
         "source": pl.String,
+        "format": pl.String,
+    },
+    "given": {
+        "alias": pl.String,
+        "kind": pl.String,
+        "request_id": pl.String,
+        "source": pl.String,
+        "evidence": pl.String,
     },
     "drops": {"row": pl.Int64, "request_id": pl.String},
     "parents": {"process": pl.String, "parent_span_id": pl.UInt64, "low": pl.Int64, "high": pl.Int64},
@@ -197,15 +207,21 @@ def _select(rows: pa.Table, mask: npt.NDArray[np.bool_], first: int, *names: str
 
 
 def _hashes(rows: pa.Table) -> npt.NDArray[np.uint64]:
-    """A hash of (trace_id, span_id) a row; 0 where either is missing, for such a row can be no duplicate."""
-    if "trace_id" not in rows.column_names or "span_id" not in rows.column_names:
+    """A hash of (trace_id, span_id) a row, or of (process, span_id) for our own instruments' without a trace.
+
+    0 where either is missing, for such a row can be no duplicate.
+    """
+    if "span_id" not in rows.column_names:
         return np.zeros(rows.num_rows, np.uint64)
-    traces, span = rows["trace_id"].combine_chunks(), rows["span_id"]
-    codes = traces.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    hashes = np.append(pl.Series(traces.dictionary).hash().to_numpy(), np.uint64(0))
-    mixed = hashes[codes] ^ (span.fill_null(0).to_numpy() * _SPREAD)
-    known = (codes >= 0) & span.is_valid().to_numpy()
-    return np.where(known, mixed | np.uint64(1), np.uint64(0))
+    span = rows["span_id"]
+    spread = span.fill_null(0).to_numpy() * _SPREAD
+    found = np.zeros(rows.num_rows, np.uint64)
+    for column in ("process", "trace_id"):
+        codes, texts = words(rows, column)
+        hashes = np.append(pl.Series(texts, dtype=pl.String).hash().to_numpy(), np.uint64(0))
+        given = codes >= 0 if column == "trace_id" else (codes >= 0) & holds(rows, "evidence", "shim")
+        found = np.where(given, hashes[codes] ^ spread | np.uint64(1), found)
+    return np.where(span.is_valid().to_numpy(), found, np.uint64(0))
 
 
 _ORIGIN = ("start_ns", "evidence", "span_id", "parent_span_id")

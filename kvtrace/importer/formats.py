@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+from functools import cache
 from typing import TYPE_CHECKING
 
+from kvtrace import sources
 from kvtrace.errors import InputError
 from kvtrace.schema.frames import MAGIC
 from kvtrace.schema.layout import RUN_FILE
@@ -14,14 +18,38 @@ from kvtrace.sources.stream import open_input
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kvtrace.sources.decoded import Format
+
 HASH_LOG = "lmcache-hash-log"
 RECORDING = "recording"
 RUN = "run"
+_OTHERS = tuple(f"{sources.__name__}.{name}" for name in ("otlp", "dialects", "spool"))
 SPOOL = "spool"
-FORMATS: tuple[str, ...] = (JSON, FRAMES, BODY, HASH_LOG, RECORDING, SPOOL)
-"""Formats that `--format` may name; a run directory is recognised by its run.json."""
+OWN: tuple[str, ...] = (JSON, FRAMES, BODY, HASH_LOG, RECORDING, SPOOL)
+"""Formats that the importer reads with code of its own, because joins need more of them than rows."""
 ALIASES: dict[str, tuple[str, ...]] = {"otlp-proto": (FRAMES, BODY)}
 """Names of the command line's contract that cover several formats: looking decides which, else the first."""
+
+
+@cache
+def decoders() -> dict[str, Format]:
+    """Format -> the module that reads it, by listing kvtrace/sources: a new format is a new file."""
+    found: dict[str, Format] = {}
+    for entry in pkgutil.walk_packages(sources.__path__, f"{sources.__name__}."):
+        if entry.name.rpartition(".")[0] in _OTHERS:
+            continue
+        module = importlib.import_module(entry.name)
+        if hasattr(module, "FORMAT"):
+            found[module.FORMAT] = module
+    return dict(sorted(found.items()))
+
+
+def names() -> tuple[str, ...]:
+    """Formats that `--format` may name; a run directory is recognised by its run.json."""
+    return (*OWN, *decoders())
+
+
+FORMATS: tuple[str, ...] = names()
 
 
 def format_of(path: Path) -> str | None:
@@ -40,7 +68,7 @@ def format_of(path: Path) -> str | None:
         return HASH_LOG
     if recording.looks_like(head):
         return RECORDING
-    return sniff(head)
+    return sniff(head) or next((name for name, module in decoders().items() if module.looks_like(head)), None)
 
 
 def chosen(path: Path, wanted: str) -> str | None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from kvtrace.importer.calling import called, client_id, given
 from kvtrace.importer.pairing import pair
 from kvtrace.sources.dialects.columns import ID_KIND
 
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
 INTERNAL = r"(?s)^(.+)-[0-9a-f]{8}$"
 """vLLM 0.32: the internal id is the external one and eight random hex digits."""
-CLIENT = (r"(?s)^cmpl-(.+)-\d+$", r"(?s)^chatcmpl-(.+?)(?:_\d+)?$")
-"""vLLM 0.32: the external id is the endpoint's prefix, the caller's id, and the prompt's number."""
-_NAME = {"alias": pl.String, "request_id": pl.String}
 
 
 @dataclass(frozen=True)
@@ -40,6 +38,7 @@ class Names:
     by_origin: (alias, origin, request_id) by the span that carries it, or that the row was derived from
     crowded: (alias, request_id, start_ns, end_ns) requests that share a name, for rows of other spans
     external: (alias, request_id) every external name, for the table of aliases
+    given: rows of that table which sources gave themselves
     ambiguous: request rows that no request could be found for
     """
 
@@ -47,6 +46,7 @@ class Names:
     by_origin: pl.DataFrame
     crowded: pl.DataFrame
     external: pl.DataFrame
+    given: pl.DataFrame
     ambiguous: int
 
 
@@ -54,23 +54,36 @@ def resolve(facts: Facts, asked: pl.DataFrame) -> Names:
     """Find out what every name means; `asked` = (request_id, time_ns) of hash logs."""
     requests = _requests(facts)
     external = _external(facts, asked, requests)
-    claims = requests.join(external, left_on="request_id", right_on="alias", how="semi").select(
-        "origin", "start_ns", "end_ns", alias="request_id"
-    )
-    several = pl.concat([_repeated(external), _repeated(claims)]).unique()
     order = ["alias", "start_ns", "end_ns"]
-    crowded = external.join(several, on="alias", how="semi").sort(order)
-    fixed = external.join(several, on="alias", how="anti").select("alias", "request_id")
-    paired, ambiguous = pair(claims.join(several, on="alias", how="semi").sort([*order, "origin"]), crowded)
+    own = ["alias", "request_id", "start_ns", "end_ns"]
+    names = pl.concat([external.select(own), called(facts, external, requests).select(own)])
+    claims = requests.join(names, left_on="request_id", right_on="alias", how="semi").select(
+        "origin", "start_ns", "end_ns", "observer", alias="request_id"
+    )
+    several = pl.concat([_repeated(names), _repeated(claims, "observer")]).unique()
+    crowded = names.join(several, on="alias", how="semi").sort(order)
+    fixed = names.join(several, on="alias", how="anti").select("alias", "request_id")
+    paired, ambiguous = _paired(
+        claims.join(several, on="alias", how="semi").sort([*order, "origin"]), crowded
+    )
     numbered = _numbered(requests, fixed, paired)
-    clients, unclear = _clients(facts, external)
     return Names(
-        pl.concat([fixed, clients]),
+        fixed,
         pl.concat([paired, numbered.select("alias", "origin", "request_id")]),
         _lifetimes(crowded, numbered, paired.join(claims, on=["alias", "origin"])),
         pl.concat([external.select("alias", "request_id"), numbered.select("alias", "request_id")]),
-        ambiguous + unclear,
+        given(facts, external, requests),
+        ambiguous,
     )
+
+
+def _paired(claims: pl.DataFrame, crowded: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+    """Request rows and requests, one to one in time order, for each observer by itself: all may see one."""
+    found, left = pair(claims.clear(), crowded)
+    for _, part in claims.group_by("observer", maintain_order=True):
+        own, unclear = pair(part, crowded)
+        found, left = pl.concat([found, own]), left + unclear
+    return found, left
 
 
 def _requests(facts: Facts) -> pl.DataFrame:
@@ -86,8 +99,9 @@ def _lifetimes(*seen: pl.DataFrame) -> pl.DataFrame:
     return lives.group_by("alias", "request_id").agg(pl.min("start_ns"), pl.max("end_ns"))
 
 
-def _repeated(names: pl.DataFrame) -> pl.DataFrame:
-    return names.group_by("alias").len().filter(pl.col("len") > 1).select("alias")
+def _repeated(names: pl.DataFrame, *apart: str) -> pl.DataFrame:
+    """Aliases that occur more than once, within each of some columns' values."""
+    return names.group_by("alias", *apart).len().filter(pl.col("len") > 1).select("alias")
 
 
 def _external(facts: Facts, asked: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
@@ -104,26 +118,6 @@ def _external(facts: Facts, asked: pl.DataFrame, requests: pl.DataFrame) -> pl.D
     like = like.join(carried, on="alias", how="semi").drop("alias")
     known = pl.concat([sure, like]).group_by("request_id").agg(pl.min("start_ns"), pl.max("end_ns"))
     return known.with_columns(alias).drop_nulls("alias").sort("request_id")
-
-
-def _clients(facts: Facts, external: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """Rows that carry the caller's own id: the request it means, or how many rows fit several."""
-    others = facts.table("others").group_by("request_id").agg(pl.sum("rows"))
-    unknown = others.join(external, on="request_id", how="anti").join(
-        external, left_on="request_id", right_on="alias", how="anti"
-    )
-    if not unknown.height:
-        return pl.DataFrame(schema=_NAME), 0
-    named = external.select("request_id", alias=_client()).drop_nulls("alias")
-    found = named.join(unknown.select("rows", alias="request_id"), on="alias")
-    counted = found.group_by("alias").agg(pl.len(), pl.first("request_id"), pl.first("rows"))
-    several = counted.filter(pl.col("len") > 1)
-    return counted.filter(pl.col("len") == 1).select("alias", "request_id"), int(several["rows"].sum())
-
-
-def _client() -> pl.Expr:
-    """The caller's id in an external id."""
-    return pl.coalesce([pl.col("alias").str.extract(rule, 1) for rule in CLIENT])
 
 
 def _numbered(requests: pl.DataFrame, fixed: pl.DataFrame, paired: pl.DataFrame) -> pl.DataFrame:
@@ -144,9 +138,12 @@ def aliases(facts: Facts, names: Names) -> Iterator[pl.DataFrame]:
     given = own.filter(pl.col(ID_KIND) == "external").select("alias", request_id="meant")
     external = pl.concat([names.external, given]).unique()
     yield _alias_rows(external.filter(pl.col("alias") != pl.col("request_id")), "external", "vllm", "derived")
-    yield _alias_rows(external.with_columns(alias=_client()).drop_nulls("alias"), "client", "vllm", "derived")
+    yield _alias_rows(
+        external.with_columns(alias=client_id()).drop_nulls("alias"), "client", "vllm", "derived"
+    )
     traces = own.filter(pl.col("trace_id").is_not_null()).select(alias="trace_id", request_id="meant")
     yield _alias_rows(traces, "trace", "otlp", "native")
+    yield names.given
 
 
 def _alias_rows(names: pl.DataFrame, kind: str, source: str, evidence: str) -> pl.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from kvtrace.importer.facts import COLUMNS
 from kvtrace.importer.runs import read_run
 from kvtrace.importer.spools import read_spools, whole
 from kvtrace.sources import lmcache_hash_log, otlp, recording
+from kvtrace.sources.decoded import Options
 from kvtrace.sources.dialects import to_words
 from kvtrace.sources.losses import Loss
 from kvtrace.sources.otlp.framing import batches
@@ -58,6 +60,7 @@ def read_inputs(
         raise UsageError(f"--format {format}: no such format; choose auto, {', '.join(formats.FORMATS)}.")
     reports = []
     spools: list[Path] = []
+    options = Options(keep_content=keep_content, digest_key=secrets.token_bytes(32))
     for path, named in formats.expand(list(inputs)):
         _readable(path)
         size = path.stat().st_size if path.is_file() else 0
@@ -75,7 +78,7 @@ def read_inputs(
         elif kind == formats.SPOOL:
             spools.append(path)
         else:
-            reports.append(_read(path, kind, staging, keep_content=keep_content))
+            reports.append(_read(path, kind, staging, options))
         on_progress(path, size, size)
     if spools:
         for path, (spans, rows, lost) in read_spools(spools, staging, keep_content=keep_content).items():
@@ -114,9 +117,10 @@ def _nothing(reports: list[InputReport]) -> None:
     )
 
 
-def _read(path: Path, kind: str, staging: Staging, *, keep_content: bool) -> InputReport:
+def _read(path: Path, kind: str, staging: Staging, options: Options) -> InputReport:
     """Read one input of a known format, and report the difference it made."""
     losses = len(staging.losses)
+    keep_content = options.keep_content
     spans = rows = 0
     notes: tuple[str, ...] = ()
     if kind == formats.RUN:
@@ -127,12 +131,26 @@ def _read(path: Path, kind: str, staging: Staging, *, keep_content: bool) -> Inp
     elif kind == formats.RECORDING:
         staging.recordings.append(recording.decode(path.read_bytes(), str(path)))
         notes = ("describes how the recordings were made",)
+    elif kind in formats.decoders():
+        spans, rows, notes = _decoded(path, kind, staging, options)
     else:
         spans = _otlp(path, kind, staging, keep_content=keep_content)
     lost: Counter[str] = Counter()
     for loss in staging.losses[losses:]:
         lost[loss.cause] += loss.count
     return InputReport(path, kind, spans, rows, dict(lost), notes)
+
+
+def _decoded(path: Path, kind: str, staging: Staging, options: Options) -> tuple[int, int, tuple[str, ...]]:
+    """A format that is a module of its own; returns its spans, its other rows, and what it remarks."""
+    spans = rows = 0
+    notes: dict[str, None] = {}
+    with open_input(path) as stream:
+        for part in formats.decoders()[kind].read(stream, path.name, options):
+            own, others = staging.take(part, path.name, kind)
+            spans, rows = spans + own, rows + others
+            notes |= dict.fromkeys(part.notes)
+    return spans, rows, tuple(notes)
 
 
 def _otlp(path: Path, kind: str, staging: Staging, *, keep_content: bool) -> int:
@@ -166,7 +184,8 @@ def _hash_log(path: Path, staging: Staging) -> int:
             found = lmcache_hash_log.decode(item, path.name)
             asked = pl.DataFrame(found.asked, schema=COLUMNS["asked"], orient="row")
             staging.facts.keep("asked", asked)
-            staging.facts.keep("keys", pl.DataFrame(found.keys, schema_overrides=COLUMNS["keys"]))
+            keys_asked = pl.DataFrame(found.keys, schema_overrides=COLUMNS["keys"])
+            staging.facts.keep("keys", keys_asked.with_columns(format=pl.lit(formats.HASH_LOG)))
             staging.losses.extend(found.losses)
             for row in found.identities:
                 staging.add_identity(row)

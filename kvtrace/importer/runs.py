@@ -87,10 +87,15 @@ def _joined_ids(path: Path) -> pl.Series:
 
 
 def _with_kind(rows: pa.Table, joined: pl.Series) -> pa.Table:
-    """Say again which rows carry an external id: those of vLLM's spans that no internal id was found for."""
+    """Say again which rows carry which kind of id.
+
+    External: those of vLLM's spans that no internal id was found for. Internal: those of cache servers.
+    """
     own = pl.Series(rows["name"]).is_in([vllm.SPAN, vllm.QUEUE]).fill_null(value=False)
     external = own & ~pl.Series(rows["request_id"]).is_in(joined.implode()).fill_null(value=False)
-    kind = pl.select(pl.when(external).then(pl.lit("external"))).to_series()
+    server = (pl.Series(rows["observer"]) == "server") & (pl.Series(rows["evidence"]) == "native")
+    kinds = pl.when(external).then(pl.lit("external")).when(server).then(pl.lit("internal"))
+    kind = pl.select(kinds).to_series()
     return rows.append_column(ID_KIND, kind.to_arrow().cast(pa.string()).dictionary_encode())
 
 

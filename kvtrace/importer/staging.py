@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.feather as feather
 
+from kvtrace.importer.arrowing import arrow_rows
 from kvtrace.importer.facts import Facts
-from kvtrace.sinks.parquet.arrow import together, with_used_ids
+from kvtrace.sinks.parquet.arrow import conform, together, with_used_ids
 from kvtrace.sources.dialects import STAGED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from kvtrace.sources.decoded import Decoded
     from kvtrace.sources.losses import Loss
 
 ROWS_A_FILE = 120_000
@@ -44,6 +47,7 @@ class Staging:
     _whole: list[pa.Table] = field(default_factory=list)
     _whole_bytes: int = 0
     _files: int = 0
+    _parts: int = 0
 
     def __post_init__(self) -> None:
         """Facts lie beside the rows."""
@@ -88,6 +92,47 @@ class Staging:
         yield from self._whole
         for path in sorted(self.folder.glob("rows-*.arrow")):
             yield feather.read_table(str(path), memory_map=False)
+
+    def take(self, part: Decoded, source: str, kind: str) -> tuple[int, int]:
+        """Stage what a decoder gave of an input; returns how many spans and how many other rows it has."""
+        spans = others = 0
+        for table, frame in part.tables.items():
+            if table == "span":
+                self.add_spans([arrow_rows(frame, table)])
+                spans += frame.height
+                continue
+            if table == "request_key":
+                self.facts.keep("keys", frame.with_columns(source=pl.lit(source), format=pl.lit(kind)))
+            elif table == "alias":
+                self.facts.keep("given", frame)
+            else:
+                self._keep_part(table, source, frame)
+            others += frame.height
+        for process in part.processes:
+            self.add_process(process)
+        for row in part.identities:
+            self.add_identity(row)
+        self.losses.extend(part.losses)
+        self.add_content(dict(part.content))
+        return spans, others
+
+    def _keep_part(self, table: str, source: str, frame: pl.DataFrame) -> None:
+        """Rows of a table that no join needs whole: into a file of their own."""
+        rows = conform(arrow_rows(frame, table), table)
+        if rows.num_rows:
+            folder = self.folder / table
+            folder.mkdir(parents=True, exist_ok=True)
+            file = str(folder / f"part-{self._parts:06d}.arrow")
+            feather.write_feather(
+                rows.replace_schema_metadata({"source": source}), str(file), compression="lz4"
+            )
+            self._parts += 1
+
+    def parts(self, table: str) -> Iterator[tuple[str, pa.Table]]:
+        """What decoders gave of a table, in the order in which it came, and the input it came from."""
+        for path in sorted((self.folder / table).glob("part-*.arrow")):
+            rows = feather.read_table(str(path), memory_map=False)
+            yield rows.schema.metadata[b"source"].decode(), rows.replace_schema_metadata(None)
 
     def given(self, table: str) -> list[list[pa.Table]]:
         """The parts of a small table that runs gave, run by run."""

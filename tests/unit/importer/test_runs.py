@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
 from kvtrace import schema
 from kvtrace.errors import InputError
+from kvtrace.importer import import_files
 from kvtrace.run import open_run
 from tests.rows import write_run
 from tests.unit.importer.drawn import (
@@ -31,8 +33,6 @@ from tests.unit.importer.drawn import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kvtrace.run import Run
 
 OTHER = "cmpl-req-001-0-99ccb134"
@@ -168,3 +168,13 @@ def test_a_process_of_two_inputs_is_one_row(tmp_path: Path) -> None:
     assert query(both, "SELECT process, first_ns, last_ns FROM process") == [
         ("vllm-1", 10_000_000, 100_000_000)
     ]
+
+
+def test_a_run_and_the_raw_recordings_it_was_made_of_are_one_run(tmp_path: Path) -> None:
+    sample = Path(__file__).parents[3] / "sample_traces" / "server-killed"
+    alone = import_files([sample / "raw"], tmp_path / "alone")
+    both = import_files([sample, sample / "raw"], tmp_path / "both")
+    differing = {name for name in {*alone.rows, *both.rows} if alone.rows.get(name) != both.rows.get(name)}
+    assert differing == {"loss"}, "what arrived twice is counted, and nothing else differs"
+    counted = "SELECT cause, sum(count) FROM loss WHERE cause <> 'duplicate' GROUP BY 1 ORDER BY 1"
+    assert query(tmp_path / "both", counted) == query(tmp_path / "alone", counted)

@@ -1,0 +1,58 @@
+"""Rows of decoders (polars) as Arrow rows of a run's tables.
+
+polars has no maps: a column that is one comes as a list of (key, value) entries, as a struct whose fields are
+the keys, or as Python dictionaries; an entry without a value does not exist.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pyarrow as pa
+
+from kvtrace.sinks.parquet.arrow import memory_schema
+from kvtrace.sources.dialects import STAGED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def arrow_rows(frame: pl.DataFrame, table: str) -> pa.Table:
+    """The columns of a frame with the types of a table; an unknown one is a mistake of ours.
+
+    Raises:
+        ValueError: such a column.
+    """
+    schema = STAGED if table == "span" else memory_schema(table)
+    unknown = set(frame.columns) - set(schema.names)
+    if unknown:
+        raise ValueError(f"{table} has no column {', '.join(sorted(unknown))}")
+    fields = [schema.field(name) for name in frame.columns]
+    columns = [_column(frame[field.name], field.type) for field in fields]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _column(values: pl.Series, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_map(kind):
+        return _maps(values, kind)
+    if pa.types.is_list(kind):
+        return pa.array(values.to_list(), kind)
+    found = values.to_arrow()
+    if pa.types.is_dictionary(kind):
+        return found.cast(pa.string()).dictionary_encode()
+    return found.cast(kind)
+
+
+def _maps(values: pl.Series, kind: pa.MapType) -> pa.Array:
+    if isinstance(values.dtype, pl.List) and isinstance(values.dtype.inner, pl.Struct):
+        entries = ([(e["key"], e["value"]) for e in row or () if e] or None for row in values.to_list())
+    else:
+        entries = ([*row.items()] if row else None for row in values.to_list())
+    return pa.array(_held(entries), kind)
+
+
+def _held(rows: Iterable[list[tuple[str, Any]] | None]) -> list[list[tuple[str, Any]] | None]:
+    """Maps without the entries that hold nothing; a map without entries is none."""
+    kept = ([(key, value) for key, value in row if value is not None] if row else None for row in rows)
+    return [row or None for row in kept]
