@@ -177,4 +177,4 @@ def test_a_run_and_the_raw_recordings_it_was_made_of_are_one_run(tmp_path: Path)
     differing = {name for name in {*alone.rows, *both.rows} if alone.rows.get(name) != both.rows.get(name)}
     assert differing == {"loss"}, "what arrived twice is counted, and nothing else differs"
     counted = "SELECT cause, sum(count) FROM loss WHERE cause <> 'duplicate' GROUP BY 1 ORDER BY 1"
-    assert query(tmp_path / "both", counted) == query(tmp_path / "alone", counted)
+    assert query(open_run(both.run), counted) == query(open_run(alone.run), counted)
