@@ -1,0 +1,75 @@
+"""One response body, or one chunk of a stream of them: what it says about its request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvtrace.sources.records import at, attributes, text, time_ns, whole
+
+if TYPE_CHECKING:
+    from kvtrace.sources.records import Rows
+
+S = 1_000_000_000
+CREATED = "created, whole seconds of the server"
+"""What a start that nobody but the server's `created` gives is worth."""
+_FIELDS = ("id", "object", "created", "model", "usage", "choices", "nvext", "error", "system_fingerprint",
+           "service_tier")  # fmt: skip
+
+
+def facts(body: Any, rows: Rows) -> dict[str, Any]:
+    """Columns of `span`, and: response (its id), basis (of start_ns), error, attributes.
+
+    What was answered is counted in `rows` and dropped. A cached_tokens that is absent is null.
+    """
+    if not isinstance(body, dict):
+        return {}
+    rows.ignore("responses", [name for name in body if name not in _FIELDS])
+    choices, finish = body.get("choices"), None
+    for choice in choices if isinstance(choices, list) else ():
+        rows.drop("choices", any(_answers(at(choice, name)) for name in ("message", "delta", "text")))
+        finish = text(at(choice, "finish_reason")) or finish
+    created, error = time_ns(body.get("created"), S), body.get("error")
+    return {
+        **usage(body.get("usage")),
+        "response": text(body.get("id")),
+        "start_ns": created,
+        "basis": None if created is None else CREATED,
+        "error": error,
+        "status": "error" if error else "aborted" if finish in ("abort", "cancelled") else "ok",
+        "attributes": attributes(model=body.get("model"), finish_reason=finish, **nvext(body)),
+    }
+
+
+def merge(known: dict[str, Any], more: dict[str, Any]) -> None:
+    """Later chunks know more; what they do not say stays, a status worse than ok does too."""
+    for name, value in more.items():
+        if name == "attributes":
+            known[name] = {**known.get(name, {}), **value}
+        elif value is not None and (name != "status" or value != "ok" or "status" not in known):
+            known[name] = value
+
+
+def usage(said: Any) -> dict[str, int | None]:
+    """Token counts of a `usage` object."""
+    return {
+        "prompt_tokens": whole(at(said, "prompt_tokens")),
+        "output_tokens": whole(at(said, "completion_tokens")),
+        "reported_cached_tokens": whole(at(said, "prompt_tokens_details", "cached_tokens")),
+    }
+
+
+def nvext(body: Any) -> dict[str, Any]:
+    """Dynamo's `nvext`: worker ids and timings of a request that asked for them (others.md 1.5)."""
+    found = {}
+    for group in ("worker_id", "timing"):
+        named = at(body, "nvext", group)
+        found.update({f"nvext.{name}"[:80]: value for name, value in named.items()} if isinstance(named, dict)
+                     and len(named) <= 32 else {})  # fmt: skip
+    return found
+
+
+def _answers(part: Any) -> bool:
+    """Whether a part of a choice holds anything that was answered."""
+    if isinstance(part, dict):
+        return any(isinstance(value, str | list) and value for name, value in part.items() if name != "role")
+    return isinstance(part, str) and bool(part)
