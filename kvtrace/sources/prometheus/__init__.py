@@ -14,7 +14,7 @@ so that the order of pages survives any sorting of rows also where the text has 
 * name: the sample's own, as the page writes it; kind: counter, gauge, histogram or summary. Info, state sets
   and gauge histograms are gauges; so is `_created`, which is a time and kept, because its move shows a
   restart. Untyped is null.
-* value: NaN is null and counted in a note; infinities are kept. Counts above 2^53 may be off: a note says so.
+* value: NaN is null and counted in a note; infinities are kept. Counts from 2^53 on may be off, and noted.
 * time: from the text (classic: milliseconds, OpenMetrics: seconds), else null: nothing says when a page was
   read. A timestamp outside of what int64 nanoseconds hold sets the sample aside, as a loss.
 * exemplars stay out of the tables: their labels are free text. They are counted, and how many name a trace.
@@ -27,7 +27,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace.sources.lines import lines
-from kvtrace.sources.prometheus.pages import pages
+from kvtrace.sources.prometheus.pages import split_pages
 from kvtrace.sources.prometheus.rows import Rows
 from kvtrace.sources.prometheus.sniffing import looks_like
 from kvtrace.sources.stream import Limits
@@ -53,6 +53,6 @@ def read(stream: Stream, source: str, options: Options) -> Iterator[Decoded]:  #
 def decode(batches: Iterable[list[bytes] | Undecodable], source: str) -> Iterator[Decoded]:
     """Lines -> rows of `metric`, losses and notes; the last part has what was counted over the whole file."""
     rows = Rows(source)
-    for item in pages(batches):
+    for item in split_pages(batches):
         yield from rows.take(item)
     yield rows.rest()

@@ -50,7 +50,7 @@ class Page:
     last: bool = True
 
 
-def pages(batches: Iterable[list[bytes] | Undecodable]) -> Iterator[Page | Undecodable]:
+def split_pages(batches: Iterable[list[bytes] | Undecodable]) -> Iterator[Page | Undecodable]:
     """The pages of a file in order; what was lost in between passes through."""
     page, mark, size, first = Page(0), b"", 0, True
     for batch in batches:

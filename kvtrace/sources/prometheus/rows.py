@@ -26,7 +26,7 @@ SERIES_A_PAGE = 100_000
 """More series of one page than any engine has: the rest is counted as dropped."""
 LABELS_A_SERIES = 64
 EXACT = 2**53
-"""Whole numbers above it have no float64 of their own."""
+"""From here on, neighbouring whole numbers share a float64."""
 SOURCE, PAGE = "kvtrace.source", "kvtrace.page"
 """Labels that say which page a row is from."""
 _TRACES = frozenset({"trace_id", "traceid", "traceID", "TraceID"})
@@ -34,7 +34,7 @@ _SCHEMA = {"name": pl.String, "kind": pl.String, "value": pl.Float64, "time_ns":
 
 _NOTES = {
     "nan": "{} values are NaN: null in the table",
-    "inexact": "{} counts are above 2^53: a float64 may be off by one and more",
+    "inexact": "{} counts are 2^53 or more: a float64 may be off by one and more",
     "exemplars": "{} exemplars are counted and not kept",
     "traces": "{} of them name a trace",
     "native": "{} native histograms: their count and sum are kept, their buckets are not",
@@ -144,7 +144,7 @@ class Rows:
             self._counted["impossible"] += 1
             return
         self._counted["nan"] += math.isnan(value)
-        self._counted["inexact"] += kind not in (None, "gauge") and EXACT < abs(value) < math.inf
+        self._counted["inexact"] += kind not in (None, "gauge") and EXACT <= abs(value) < math.inf
         columns = self._columns
         columns["name"].append(sample.name)
         columns["kind"].append(kind)
