@@ -1,6 +1,6 @@
 """Dynamo's event plane (ZMQ), as a passive tap writes it down: a JSON line a message.
 
-    {"t": ..., "topic": "kv-events", "publisher": ..., "seq": 0, "envelope": {"published_at": ms, "payload": ...}}
+    {"t": ..., "topic": "kv-events", "publisher": ..., "seq": 0, "envelope": {"published_at": ms, ...}}
     {"t": ..., "discovery": {"type": "EventChannel", ...}}       what there is to subscribe to
 
     kv-events                 block rows: stored, removed, cleared, a tier each (others.md 1.2 b)
