@@ -1,6 +1,5 @@
 """The question `fallbacks`: what became of the external cache's offer to each request.
 
-facts.py      what is known of each request, as SQL over the nouns
 verdicts.py   the verdicts as conditions on the facts, in their order
 misses.py     why a request found nothing
 """
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from kvtrace.analyses.fallbacks.facts import facts
+from kvtrace.analyses._served import served
 from kvtrace.analyses.fallbacks.misses import MISSES, explained
 from kvtrace.analyses.fallbacks.verdicts import VERDICTS, judged
 from kvtrace.run.derived import derived_folder, files_hash, published, spilling
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMNS", "MISSES", "VERDICTS", "fallbacks", "table"]
 
-ALGORITHM = "1"
+ALGORITHM = "2"
 """Bumped whenever the verdicts of the same run can come out differently."""
 
 COLUMNS = pl.Schema(
@@ -40,10 +39,6 @@ COLUMNS = pl.Schema(
         "status": pl.String,
     }
 )
-
-_ASKING = """
-SELECT DISTINCT engine FROM span WHERE op = 'lookup' AND observer = 'scheduler' AND engine IS NOT NULL
-"""
 
 
 def fallbacks(run: Run, *, requests: tuple[str, ...] = ()) -> pl.DataFrame:
@@ -107,9 +102,8 @@ def _rows(run: Run, requests: tuple[str, ...] = ()) -> pl.DataFrame:
 def verdicts_of(run: Run, requests: tuple[str, ...] = (), *, everyone: bool = False) -> pl.DataFrame:
     """All facts and verdicts; with everyone also of requests whose engine has no external tier."""
     connection = run.connection() if requests else spilling(run)
-    asking = [engine for (engine,) in connection.sql(_ASKING).fetchall()]
-    known = facts(connection, requests, everyone=everyone).with_columns(
-        asks_itself=pl.col("engine").is_in(asking).fill_null(value=False)
-    )
+    known = served(run, requests, connection).filter("is_request")
+    if not everyone:
+        known = known.filter("tiered")
     computed_again = pl.when(pl.col("recomputed_tokens").is_not_null()).then("recompute_ns")
     return explained(connection, judged(known)).with_columns(recompute_ns=computed_again)

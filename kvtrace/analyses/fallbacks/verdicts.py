@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from kvtrace.analyses._served import measured
+
 VERDICTS = (
     "hung", "failed", "cancelled", "recompute_after_timeout", "recompute_degraded", "admission_fallback",
     "recompute_after_failure", "partial", "recompute_after_preemption", "noop", "loaded", "declined",
@@ -19,21 +21,6 @@ VERDICTS = (
 def _sure(condition: pl.Expr) -> pl.Expr:
     """What is not known does not hold."""
     return condition.fill_null(value=False)
-
-
-def measured(facts: pl.DataFrame) -> pl.DataFrame:
-    """The facts, with the tokens that the verdicts stand on.
-
-    usable: what could be used of what was selected. Of a prompt that is found whole the last token is
-    computed all the same.
-    """
-    beyond = pl.col("prompt_tokens") - pl.col("gpu_hit") - 1
-    usable = pl.min_horizontal("selected", pl.when(beyond >= 0).then(beyond).otherwise(0))
-    usable = pl.when(pl.col("selected").is_not_null()).then(usable)
-    lost = (pl.col("usable") - pl.col("loaded")).clip(0)
-    return facts.with_columns(usable=usable, loaded=pl.col("loaded").clip(0)).with_columns(
-        expected_tokens=pl.coalesce("selected", "found"), recomputed_tokens=lost + pl.col("later")
-    )
 
 
 def conditions() -> dict[str, pl.Expr]:

@@ -1,0 +1,130 @@
+"""How long did a request's lookups, locks, copies and holds take, as SQL? Unions, in ns.
+
+    lookup   |----|    |--|          lookup_wait 6+4, cut to the life of the request
+    h2d          |=====|             host -> gpu, as long as it copies
+    waited   |---------|--|          lookups, locks, loads from submit to usable, cut to the life
+
+A kind of interval that nobody recorded for any request of an engine was not observed there: null. Where
+somebody did, a request without one took 0. A copy with an unknown end may have been of any kind: null again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import duckdb
+
+_ENDS = """
+CREATE OR REPLACE TEMP TABLE process_end AS
+WITH record AS (
+    SELECT process, max(greatest(start_ns, end_ns, submit_ns, usable_ns, first_token_ns)) AS last_ns
+    FROM span WHERE process IS NOT NULL GROUP BY process
+    UNION ALL SELECT process, last_ns FROM process WHERE process IS NOT NULL
+)
+SELECT process, max(last_ns) AS last_ns FROM record GROUP BY process
+"""
+
+_PIECES = """
+CREATE OR REPLACE TEMP TABLE piece AS
+WITH own AS (
+    SELECT request_id, members, process, start_ns, end_ns, start_ns AS asked_ns, end_ns AS done_ns,
+        CASE op WHEN 'lookup' THEN 'lookup' WHEN 'lock_wait' THEN 'lock' ELSE 'hold' END AS kind,
+        op <> 'hold' AS waits
+    FROM span WHERE op IN ('lookup', 'lock_wait', 'hold')
+    UNION ALL
+    SELECT request_id, members, process, start_ns, end_ns, coalesce(submit_ns, start_ns),
+        coalesce(usable_ns, end_ns),
+        CASE WHEN op = 'load' AND tier_from = 'host' AND tier_to = 'gpu' THEN 'h2d'
+            WHEN op = 'store' AND tier_from = 'gpu' AND tier_to = 'host' THEN 'd2h'
+            WHEN tier_from IN ('peer', 'object') OR tier_to IN ('peer', 'object') THEN 'network'
+            WHEN tier_from = 'unknown' OR tier_to = 'unknown' THEN op || ' ' || tier_from || ' ' || tier_to
+            WHEN tier_from = 'disk' OR tier_to = 'disk' THEN 'below' ELSE 'other' END,
+        op = 'load'
+    FROM copy
+), each AS (
+    SELECT process, kind, waits, start_ns, end_ns, asked_ns, done_ns, unnest(list_distinct(list_append(
+        list_transform(coalesce(members, []), lambda m: m.request_id), request_id))) AS request_id
+    FROM own WHERE end_ns IS NULL OR end_ns >= start_ns
+), lasting AS (
+    SELECT e.*, r.start_ns AS born_ns, p.last_ns, r.end_ns AS gone_ns, o.last_ns AS seen_ns
+    FROM each e JOIN asked r USING (request_id) LEFT JOIN process_end p ON e.process = p.process
+    LEFT JOIN process_end o ON r.process = o.process
+)
+SELECT request_id, 'waited' AS kind, greatest(asked_ns, born_ns) AS s,
+    least(coalesce(done_ns, last_ns, gone_ns), coalesce(gone_ns, seen_ns, done_ns)) AS e
+FROM lasting WHERE waits AND born_ns IS NOT NULL
+UNION ALL
+SELECT request_id, kind, greatest(start_ns, born_ns),
+    least(coalesce(end_ns, last_ns, gone_ns), coalesce(gone_ns, seen_ns, end_ns))
+FROM lasting WHERE kind IN ('lookup', 'lock')
+UNION ALL
+SELECT request_id, kind, start_ns, coalesce(end_ns, last_ns, start_ns) FROM lasting
+WHERE kind NOT IN ('lookup', 'lock')
+"""
+
+_UNIONS = """
+CREATE OR REPLACE TEMP TABLE lasted AS
+WITH summed AS (
+    SELECT request_id, kind, count(*) AS pieces, coalesce(sum(e - s) FILTER (e > s), 0)::BIGINT AS ns
+    FROM piece GROUP BY request_id, kind
+), reached AS (
+    SELECT p.request_id, p.kind, s, e, max(e) OVER (
+        PARTITION BY p.request_id, p.kind ORDER BY s, e ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ) AS before
+    FROM piece p JOIN summed x ON x.request_id = p.request_id AND x.kind = p.kind AND x.pieces > 1
+    WHERE e > s
+), joined AS (
+    SELECT request_id, kind, ns FROM summed WHERE pieces = 1
+    UNION ALL
+    SELECT request_id, kind, sum(greatest(0, e - greatest(s, coalesce(before, s))))::BIGINT AS ns
+    FROM reached GROUP BY request_id, kind
+    UNION ALL
+    SELECT request_id, kind, 0 FROM summed WHERE pieces > 1 AND ns = 0
+)
+SELECT request_id,
+    max(ns) FILTER (kind = 'waited') AS waited_ns, max(ns) FILTER (kind = 'lookup') AS lookup_ns,
+    max(ns) FILTER (kind = 'lock') AS lock_ns, max(ns) FILTER (kind = 'hold') AS hold_ns,
+    max(ns) FILTER (kind = 'd2h') AS d2h_ns, max(ns) FILTER (kind = 'h2d') AS h2d_ns,
+    max(ns) FILTER (kind = 'network') AS network_ns, bool_or(kind = 'below') AS is_below,
+    coalesce(bool_or(kind IN ('store gpu unknown', 'store unknown host', 'store unknown unknown')), false)
+        AS maybe_d2h,
+    coalesce(bool_or(kind IN ('load unknown gpu', 'load host unknown', 'load unknown unknown')), false)
+        AS maybe_h2d,
+    coalesce(bool_or(kind LIKE '% %'), false) AS maybe_network
+FROM joined GROUP BY request_id
+"""
+"""Two rows of one kind and request are rare; only they are sorted."""
+
+_AGAIN = """
+CREATE OR REPLACE TEMP TABLE computed_again AS
+WITH chosen AS (
+    SELECT s.request_id, s.start_ns AS s, coalesce(s.end_ns, s.start_ns) AS e
+    FROM prompt_step s JOIN admitted a USING (request_id) JOIN asked r USING (request_id)
+    WHERE s.start_ns >= a.again_ns OR s.before < r.gpu_hit_tokens + r.selected_tokens
+), reached AS (
+    SELECT request_id, s, e, max(e) OVER (
+        PARTITION BY request_id ORDER BY s, e ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+    FROM chosen
+)
+SELECT request_id, sum(greatest(0, e - greatest(s, coalesce(before, s))))::BIGINT AS recompute_ns
+FROM reached GROUP BY request_id
+"""
+
+_WATCHED = """
+CREATE OR REPLACE TEMP TABLE watched AS
+WITH asking AS (
+    SELECT DISTINCT engine FROM span WHERE op = 'lookup' AND observer = 'scheduler' AND engine IS NOT NULL
+)
+SELECT coalesce(r.own_engine, '') AS engine, coalesce(bool_or(r.own_engine IN (FROM asking)), false) AS asks,
+    count(l.lock_ns) > 0 AS locks, count(l.hold_ns) > 0 AS holds, count(l.d2h_ns) > 0 AS d2h,
+    count(l.h2d_ns) > 0 AS h2d, count(l.network_ns) > 0 OR coalesce(bool_or(l.is_below), false) AS network
+FROM asked r LEFT JOIN lasted l USING (request_id) GROUP BY ALL
+"""
+"""Which kinds somebody recorded, by engine. Who records a hop to a disk would record one over a network."""
+
+
+def last(connection: duckdb.DuckDBPyConnection) -> None:
+    """Make the tables process_end, piece, lasted, computed_again and watched."""
+    for statement in (_ENDS, _PIECES, _UNIONS, _AGAIN, _WATCHED):
+        connection.execute(statement)
