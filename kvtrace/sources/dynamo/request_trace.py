@@ -10,7 +10,7 @@
 
 `cached_tokens` and `kv_hit_rate` of request_end are the router's forecast, weighted with its credits, made
 before anything was loaded (others.md 0.1): predicted_tokens. Only the payload's usage says what was loaded.
-A request's payload waits for its end, so that both are one row.
+Either of a request's two records may come first; it waits for the other, so that both are one row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvtrace.sources.dynamo.names import KEY_SPACE, MS, alias, engine, key, outside_names
 from kvtrace.sources.openai_responses.body import facts, nvext
-from kvtrace.sources.records import Rows, at, attributes, read_lines, span_ns, text, time_ns, whole
+from kvtrace.sources.records import Rows, at, attributes, number, read_lines, span_ns, text, time_ns, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from kvtrace.sources.stream import Stream
 
 FORMAT = "dynamo-request-trace"
-MAX_WAITING = 100_000
+MAX_WAITING = 20_000
 """Payloads that may wait for their request's end; the oldest then becomes a row of its own."""
+MAX_ENDED = 1_000
+"""Ends that may wait for their payload, which comes at once or never (it is not recorded by default)."""
 _SCHEMA = re.compile(rb'"schema"\s*:\s*"dynamo\.request\.trace\.')
 _FIELDS = (
     "request_id", "x_request_id", "model", "input_tokens", "output_tokens", "cached_tokens",
@@ -65,6 +67,7 @@ class Records:
     def __init__(self, source: str) -> None:
         self.rows = Rows(source)
         self._waiting: dict[str, dict[str, Any]] = {}
+        self._ended: dict[str, dict[str, Any]] = {}
 
     def take(self, value: Any) -> None:
         """One record, in its wrapper {timestamp, event} or bare."""
@@ -83,7 +86,10 @@ class Records:
             self._other(kind, event)
 
     def finish(self) -> None:
-        """Payloads whose request did not end are requests all the same."""
+        """Records whose other one is missing are requests all the same."""
+        for request, end in self._ended.items():
+            self._whole(request, end, {})
+        self._ended = {}
         for request, payload in self._waiting.items():
             self._only_payload(request, payload)
         self._waiting = {}
@@ -98,43 +104,43 @@ class Records:
         for name in ("messages", "prompt", "input", "tools"):
             found = at(asked, name)
             self.rows.drop(name, len(found) if isinstance(found, list) else int(found is not None))
-        if len(self._waiting) >= MAX_WAITING and request not in self._waiting:
-            oldest = next(iter(self._waiting))
-            self._only_payload(oldest, self._waiting.pop(oldest))
         body = payload.get("response")
         said = attributes(endpoint=payload.get("endpoint"), model=payload.get("model"),
                           stream=at(asked, "stream"), max_tokens=at(asked, "max_tokens"))  # fmt: skip
-        self._waiting[request] = {
+        known = {
             **facts(body, self.rows), "nvext": nvext(body), "said": said,
             "client": text(payload.get("x_request_id")),
         }  # fmt: skip
+        if request in self._ended:
+            self._whole(request, self._ended.pop(request), known)
+            return
+        if len(self._waiting) >= MAX_WAITING and request not in self._waiting:
+            oldest = next(iter(self._waiting))
+            self._only_payload(oldest, self._waiting.pop(oldest))
+        self._waiting[request] = known
 
     def _end(self, end: dict[str, Any]) -> None:
-        """A finished request, with what its payload knew."""
-        request = text(end.get("request_id"))
-        start = time_ns(end.get("request_received_ms"), MS)
+        """A finished request: with its payload if that came, else what is needed of it waits."""
+        request, start = text(end.get("request_id")), time_ns(end.get("request_received_ms"), MS)
         if request is None or start is None:
             self.rows.refuse("requests without an id or a time", op="request", cause="impossible_time")
             return
         self.rows.ignore("request_end", [name for name in end if name not in _FIELDS])
-        payload = self._waiting.pop(request, {})
-        worker = at(end, "worker")
-        found = {
-            "prompt_tokens": whole(end.get("input_tokens")),
-            "output_tokens": whole(end.get("output_tokens")),
-            "predicted_tokens": whole(end.get("cached_tokens")),
-            "engine": _engine(worker) or _engine(payload.get("nvext"), "nvext."),
-        }
-        coverage = at(end, "routing_decision", "raw_cache_coverage")
-        said = attributes(
-            **{name: end.get(name) for name in _KEPT},
-            **{f"raw_cache_coverage.{name}": at(coverage, name) for name in _COVERAGE},
-            finish_reason=at(end, "finish_reason_metadata", "finish_reason"),
-            **_worker(worker),
-        )
-        self._row("request_end", request, start, end, payload, found, said)
-        self._names(request, payload, text(end.get("x_request_id")))
         self._keys(request, start, at(end, "replay"))
+        known = _known(end, start)
+        if request in self._waiting:
+            self._whole(request, known, self._waiting.pop(request))
+            return
+        if request in self._ended or len(self._ended) >= MAX_ENDED:
+            oldest = request if request in self._ended else next(iter(self._ended))
+            self._whole(oldest, self._ended.pop(oldest), {})
+        self._ended[request] = known
+
+    def _whole(self, request: str, end: dict[str, Any], payload: dict[str, Any]) -> None:
+        """A finished request, with what its payload knew."""
+        found = {**end["found"], "engine": end["engine"] or _engine(payload.get("nvext"), "nvext.")}
+        self._row("request_end", request, end["start"], end["times"], payload, found, end["said"])
+        self._names(request, payload, end["client"])
 
     def _only_payload(self, request: str, payload: dict[str, Any]) -> None:
         """A request of which nothing but the payload was recorded: its times are those of the answer."""
@@ -224,6 +230,30 @@ class Records:
             "name": kind, "request_id": text(body.get("request_id")), "id_kind": "internal", "start_ns": time,
             "end_ns": time, "observer": "api", "evidence": "native", "attributes": attributes(**kept),
         })  # fmt: skip
+
+
+def _known(end: dict[str, Any], start: int) -> dict[str, Any]:
+    """What is needed of a request's end, which may have to wait: small, whatever the record holds."""
+    worker, coverage = at(end, "worker"), at(end, "routing_decision", "raw_cache_coverage")
+    return {
+        "start": start,
+        "times": {
+            name: number(end.get(name)) for name in ("total_time_ms", "ttft_ms", "prefill_wait_time_ms")
+        },
+        "found": {
+            "prompt_tokens": whole(end.get("input_tokens")),
+            "output_tokens": whole(end.get("output_tokens")),
+            "predicted_tokens": whole(end.get("cached_tokens")),
+        },
+        "engine": _engine(worker),
+        "client": text(end.get("x_request_id")),
+        "said": attributes(
+            **{name: end.get(name) for name in _KEPT},
+            **{f"raw_cache_coverage.{name}": at(coverage, name) for name in _COVERAGE},
+            finish_reason=at(end, "finish_reason_metadata", "finish_reason"),
+            **_worker(worker),
+        ),
+    }
 
 
 def _engine(worker: Any, prefix: str = "") -> str | None:

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from kvtrace.sources.stream import Stream
 
 FORMAT = "dynamo-router-log"
-MAX_REQUESTS = 100_000
-"""Requests whose lines may be waiting, or whose attempts are counted, at once."""
+MAX_OPEN, MAX_REQUESTS, MAX_WORKERS = 10_000, 100_000, 1_000
+"""Requests whose lines may be waiting, whose attempts are counted, and workers whose formulas are, at once."""
 HOST_WEIGHT, DISK_WEIGHT = 0.75, 0.25
 """--router-host-cache-hit-weight and --router-disk-cache-hit-weight where nobody set them (1.5.1, 1.6.1)."""
 QUERIED, INPUT, SELECTED = "Queried lower-tier indexer", "[ROUTING_INPUT]", "Selected worker"
@@ -51,6 +51,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ASKED = ("queried_workers", "matched_workers")
 _KEPT = ("worker_id", "dp_rank", "worker_type", "router_mode", "logit", "host_pinned_blocks", "disk_blocks",
          "overlap_blocks", "total_blocks", "effective_cached_blocks", "total_kv_blocks")  # fmt: skip
+_JOINED = ("block_size", "isl_tokens", "trace_id", "span_id", "x_request_id")
 
 
 def looks_like(head: bytes) -> bool:
@@ -113,7 +114,7 @@ class Log:
             self._close(request)
             known = None
         if known is None:
-            if len(self._open) >= MAX_REQUESTS:
+            if len(self._open) >= MAX_OPEN:
                 self._close(next(iter(self._open)))
             known = self._open[request] = _Route(time, time)
         known.start_ns, known.end_ns = min(known.start_ns, time), max(known.end_ns, time)
@@ -124,10 +125,10 @@ class Log:
                     f"{tier}.{name}": value.get(name) for name in ("queried_workers", "matched_workers")
                 }
         elif found := _FORMULA.match(message):
-            if len(known.workers) < MAX_REQUESTS:
+            if len(known.workers) < MAX_WORKERS:
                 known.workers[found[1], found[2]] = float(found[3]) if found[3].count(".") < 2 else 0.0
         else:
-            known.said |= {name: given for name, given in value.items() if given is not None}
+            known.said |= {name: value[name] for name in (*_KEPT, *_JOINED) if _small(value.get(name))}
         if message.startswith(BEST):
             self._close(request)
 
@@ -154,6 +155,11 @@ class Log:
         client = text(said.get("x_request_id"))
         if client and client != request:
             self.rows.add("alias", alias(client, "client", request, self.rows.source))
+
+
+def _small(value: Any) -> bool:
+    """Whether a value is a number or a name: only these wait."""
+    return number(value) is not None or text(value) is not None
 
 
 def _tokens(route: _Route) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvtrace.sources.records import at, attributes, text, time_ns, whole
+from kvtrace.sources.records import at, attributes, number, text, time_ns, whole
 
 if TYPE_CHECKING:
     from kvtrace.sources.records import Rows
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 S = 1_000_000_000
 CREATED = "created, whole seconds of the server"
 """What a start that nobody but the server's `created` gives is worth."""
+MAX_EXTRA, MAX_NAME = 32, 80
+"""Extra fields of a response that are kept, and characters of their names."""
 _FIELDS = ("id", "object", "created", "model", "usage", "choices", "nvext", "error", "system_fingerprint",
            "service_tier")  # fmt: skip
 
@@ -34,7 +36,7 @@ def facts(body: Any, rows: Rows) -> dict[str, Any]:
         "response": text(body.get("id")),
         "start_ns": created,
         "basis": None if created is None else CREATED,
-        "error": error,
+        "error": bool(error),
         "status": "error" if error else "aborted" if finish in ("abort", "cancelled") else "ok",
         "attributes": attributes(model=body.get("model"), finish_reason=finish, **nvext(body)),
     }
@@ -60,11 +62,12 @@ def usage(said: Any) -> dict[str, int | None]:
 
 def nvext(body: Any) -> dict[str, Any]:
     """Dynamo's `nvext`: worker ids and timings of a request that asked for them (others.md 1.5)."""
-    found = {}
+    found: dict[str, Any] = {}
     for group in ("worker_id", "timing"):
         named = at(body, "nvext", group)
-        found.update({f"nvext.{name}"[:80]: value for name, value in named.items()} if isinstance(named, dict)
-                     and len(named) <= 32 else {})  # fmt: skip
+        for name, value in list(named.items())[:MAX_EXTRA] if isinstance(named, dict) else ():
+            if number(value) is not None or text(value) is not None:
+                found[f"nvext.{name}"[:MAX_NAME]] = value
     return found
 
 
