@@ -26,14 +26,15 @@ _REQUEST = """
         SELECT count(*) AS requests, count(start_ns) AS arrived, count(end_ns) AS finished,
             count(first_token_ns) AS first_tokens, count(status) AS statuses,
             count(gpu_hit_tokens) AS gpu_hits, count(selected_tokens) AS selected,
-            count(reported_cached_tokens) AS reported, count(*) FILTER (queued) AS queued,
-            count(*) FILTER (stepped) AS stepped, count(*) FILTER (keyed) AS keyed
+            count(reported_cached_tokens) AS reported, count(predicted_tokens) AS predicted,
+            count(*) FILTER (queued) AS queued, count(*) FILTER (stepped) AS stepped, count(*) FILTER (keyed) AS keyed
         FROM asked
     )
     SELECT unnest(['request_arrival', 'request_finish', 'first_token', 'request_status', 'gpu_hit_tokens',
-        'selected_tokens', 'reported_cached_tokens', 'queue_time', 'request_in_steps', 'request_keys']),
-        unnest([arrived, finished, first_tokens, statuses, gpu_hits, selected, reported, queued, stepped,
-            keyed]), requests
+        'selected_tokens', 'reported_cached_tokens', 'predicted_tokens', 'queue_time', 'request_in_steps',
+        'request_keys']),
+        unnest([arrived, finished, first_tokens, statuses, gpu_hits, selected, reported, predicted, queued,
+            stepped, keyed]), requests
     FROM counted
 """
 # A queue row has its true reason when somebody saw it; for capacity that includes the blocks it lacked.
@@ -79,6 +80,8 @@ _TRANSFER = """
 """
 _OTHER = """
     SELECT 'key_events', count(*), NULL FROM block
+    UNION ALL SELECT 'key_removals', count(*), NULL FROM block
+        WHERE event IN ('removed', 'expired', 'cleared')
     UNION ALL SELECT 'metrics', count(*), NULL FROM metric
     UNION ALL SELECT 'locks', sum(seen)::BIGINT, NULL FROM (
         SELECT count(*) AS seen FROM span WHERE op IN ('lock_wait', 'lock_hold')
