@@ -56,7 +56,7 @@ class Rows:
         self._counted: Counter[str] = Counter()
         self._lost: list[Loss] = []
         self._page = -1
-        self._series: set[tuple[str, frozenset[tuple[str, str]]]] = set()
+        self._series: set[int] = set()  # hashes: a collision only makes the limit milder
         self._clear()
 
     def _clear(self) -> None:
@@ -129,7 +129,7 @@ class Rows:
         if len(labels) > LABELS_A_SERIES:
             self._counted["labels"] += 1
             return
-        series = (sample.name, frozenset(labels.items()))
+        series = hash((sample.name, *labels.items()))
         if series not in self._series:
             if len(self._series) >= SERIES_A_PAGE:
                 self._counted["series"] += 1
