@@ -183,6 +183,23 @@ def test_a_load_from_the_host_is_exposed_for_at_least_its_delay(offload: Played)
     assert set(partition["bound"]) == {"exact"}
 
 
+def test_a_worker_reports_each_load_after_its_order_and_before_the_scheduler_knows(offload: Played) -> None:
+    run = open_run(offload.run)
+    rows = _rows(
+        run,
+        """
+        SELECT l.transfer_id, l.submit_ns, r.start_ns, r.end_ns, l.end_ns AS known_ns, r.outcome, r.op
+        FROM span l LEFT JOIN span r ON r.transfer_id = l.transfer_id AND r.observer = 'worker'
+        WHERE l.op = 'load' AND l.observer = 'scheduler'
+        """,
+    )
+    assert rows
+    for row in rows:
+        assert row["submit_ns"] <= row["start_ns"] < row["end_ns"] <= row["known_ns"], row
+        assert row["end_ns"] - row["start_ns"] >= native.DELAY_S * SECOND
+        assert (row["outcome"], row["op"]) == ("ok", None)
+
+
 def test_tokens_are_the_same_with_and_without_kvtrace(offload: Played, bare: Played) -> None:
     assert [each.answer_digest for each in offload.client.responses] == [
         each.answer_digest for each in bare.client.responses

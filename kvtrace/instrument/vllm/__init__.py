@@ -8,6 +8,7 @@
     names.py          client, external, trace: the other names of a request
     connectors.py     every connector class the factory hands out, wrapped in place
     carrier.py        request ids from the scheduler's connector to the workers'
+    results.py        what a worker reports of its asynchronous transfers
     kv_events.py      rows of the engine's own KV events, where it has them on
     scheduler.py ...  EngineCore: queue, steps, lookups, loads, holds
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace import recorder
+from kvtrace.instrument.vllm.track import of
 from kvtrace.instrument.wrapping import after
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ def instrument(connector: type) -> None:
 def step_of(connector: Any) -> dict[str, Any] | None:
     """In a worker: what came with the metadata that this connector has bound; None when nothing did.
 
-    `step` counts the connector's metadata from 1, `requests` are computed in it, `loads` have their blocks.
+    `step` counts the connector's metadata from 1, `requests` are computed in it, `loads` have their blocks;
+    `attempts` says to which admission of its request each load belongs, None for one inside a step.
     """
     return vars(connector).get("_kvtrace_step")
 
@@ -42,16 +44,23 @@ def _allocated(
     _result: Any, connector: Any, request: Any, _blocks: Any, tokens: int, *_: Any, **__: Any
 ) -> None:
     if tokens > 0:
-        vars(connector).setdefault("_kvtrace_loads", []).append(request.request_id)
+        tracks = of(connector)
+        track = None if tracks is None else tracks.all.get(request.request_id)
+        attempt: int | None = 1 if track is None else track.attempt
+        if track is not None and track.inquiry is not None and not track.inquiry.asynchronous:
+            attempt = None
+        vars(connector).setdefault("_kvtrace_loads", {})[request.request_id] = attempt
 
 
 def _built(metadata: Any, connector: Any, scheduler_output: Any, *_: Any, **__: Any) -> None:
     own = vars(connector)
     own["_kvtrace_steps"] = step = own.get("_kvtrace_steps", 0) + 1
+    loads = own.pop("_kvtrace_loads", {})
     carried = {
         "step": step,
         "requests": tuple(scheduler_output.num_scheduled_tokens),
-        "loads": tuple(own.pop("_kvtrace_loads", ())),
+        "loads": tuple(loads),
+        "attempts": tuple(loads.values()),
     }
     try:
         setattr(metadata, ATTRIBUTE, carried)

@@ -2,7 +2,8 @@
 
 The factory hands out classes: to the scheduler, to each worker, to a connector of several for its children,
 to the metrics. On first sight a class is changed in place: whoever asks for its name, its base classes or its
-class methods finds what was always there. Its scheduler side is the business of connector_hooks.py.
+class methods finds what was always there. Its scheduler side is the business of connector_hooks.py,
+a worker's of results.py.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace.instrument import wrapping
-from kvtrace.instrument.vllm import carrier, configuration, connector_hooks
+from kvtrace.instrument.vllm import carrier, configuration, connector_hooks, results
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -29,5 +30,6 @@ def _handed_out(connector: type, *_: Any, **__: Any) -> None:
         return
     connector._kvtrace_wrapped = True  # type: ignore[attr-defined]  # noqa: SLF001 - ours, on a class of the engine
     carrier.instrument(connector)
+    results.instrument(connector)
     connector_hooks.instrument(connector)
     configuration.report()

@@ -40,18 +40,23 @@ class Played:
         return open_run(self.folder / "run")
 
 
+def surroundings(**more: str) -> dict[str, str]:
+    """The environment of an engine that needs no network."""
+    return {**os.environ, **ENVIRONMENT, **more}
+
+
 def play(folder: Path, python: Path, *arguments: str, recorded: bool = True, **environment: str) -> Played:
     """One start, in `folder`. Without kvtrace the engine's environment knows nothing of it."""
     model.write_model(folder / model.NAME)
     command = [str(python), str(SCRIPT), *arguments]
-    surroundings = {**os.environ, **ENVIRONMENT, **environment}
+    around = surroundings(**environment)
     if recorded:
         command = [sys.executable, "-m", "kvtrace", "run", "--out", "run", "--", *command]
-        surroundings["PYTHONPATH"] = os.pathsep.join([str(_repeated(folder)), str(Path.cwd())])
+        around["PYTHONPATH"] = os.pathsep.join([str(_repeated(folder)), str(Path.cwd())])
     done = subprocess.run(
         command,
         cwd=folder,
-        env=surroundings,
+        env=around,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
