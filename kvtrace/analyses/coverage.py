@@ -27,7 +27,8 @@ _REQUEST = """
             count(first_token_ns) AS first_tokens, count(status) AS statuses,
             count(gpu_hit_tokens) AS gpu_hits, count(selected_tokens) AS selected,
             count(reported_cached_tokens) AS reported, count(predicted_tokens) AS predicted,
-            count(*) FILTER (queued) AS queued, count(*) FILTER (stepped) AS stepped, count(*) FILTER (keyed) AS keyed
+            count(*) FILTER (queued) AS queued, count(*) FILTER (stepped) AS stepped,
+            count(*) FILTER (keyed) AS keyed
         FROM asked
     )
     SELECT unnest(['request_arrival', 'request_finish', 'first_token', 'request_status', 'gpu_hit_tokens',

@@ -78,8 +78,8 @@ def inventory(run: Run) -> pl.DataFrame:
     counts, which are 0: that nothing was recorded is known.
 
     Columns:
-        what: run, engine, product, instrument, requests, spans, spans_without_op, time, rows, aliases,
-            losses or content_dropped
+        what: run, input, engine, product, instrument, requests, spans, spans_without_op, time, rows,
+            aliases, losses or content_dropped
         name: which one: an operation, a table, a cause, an attribute
         value: the count, or unix ns for time; null where the fact is a text
         detail: the fact as text: a version, a state, a source, a time in ISO UTC
@@ -109,6 +109,10 @@ def _from_run_file(meta: dict[str, Any]) -> Iterator[Row]:
     for name, value in facts.items():
         if value is not None:
             yield "run", name, None, _text(value)
+    for entry in meta.get("inputs") or []:
+        remarks = [entry.get("format"), *(entry.get("notes") or [])]
+        rows = (entry.get("spans") or 0) + (entry.get("other_rows") or 0)
+        yield "input", entry.get("name"), rows, "; ".join(_text(part) for part in remarks if part) or None
     engines = meta.get("engines") or []
     entries = (
         [{"engine": name, **_described(facts)} for name, facts in engines.items()]

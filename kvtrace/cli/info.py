@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 _HEADINGS = {
-    "run": "Run", "engine": "Engines", "product": "Products", "time": "Time (UTC)", "requests": "Requests",
+    "run": "Run", "input": "Inputs (rows, format, remarks)", "engine": "Engines",
+    "product": "Products", "time": "Time (UTC)", "requests": "Requests",
     "spans": "Operations", "spans_without_op": "Spans without an operation", "aliases": "Names joined",
     "rows": "Rows", "losses": "Losses", "content_dropped": "Content dropped at the door",
     "instrument": "Instruments",

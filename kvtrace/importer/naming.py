@@ -39,6 +39,7 @@ class Names:
     crowded: (alias, request_id, start_ns, end_ns) requests that share a name, for rows of other spans
     external: (alias, request_id) every external name, for the table of aliases
     given: rows of that table which sources gave themselves
+    answers: (alias, request_id) of names in answers, and other names that rows carry
     ambiguous: request rows that no request could be found for
     """
 
@@ -47,6 +48,7 @@ class Names:
     crowded: pl.DataFrame
     external: pl.DataFrame
     given: pl.DataFrame
+    answers: pl.DataFrame
     ambiguous: int
 
 
@@ -56,16 +58,16 @@ def resolve(facts: Facts, asked: pl.DataFrame) -> Names:
     external = _external(facts, asked, requests)
     order = ["alias", "start_ns", "end_ns"]
     own = ["alias", "request_id", "start_ns", "end_ns"]
-    names = pl.concat([external.select(own), called(facts, external, requests).select(own)])
+    callings = called(facts, external, requests).select(own)
+    names = pl.concat([external.select(own), callings])
     claims = requests.join(names, left_on="request_id", right_on="alias", how="semi").select(
         "origin", "start_ns", "end_ns", "observer", alias="request_id"
     )
     several = pl.concat([_repeated(names), _repeated(claims, "observer")]).unique()
     crowded = names.join(several, on="alias", how="semi").sort(order)
     fixed = names.join(several, on="alias", how="anti").select("alias", "request_id")
-    paired, ambiguous = _paired(
-        claims.join(several, on="alias", how="semi").sort([*order, "origin"]), crowded
-    )
+    shared = claims.join(several, on="alias", how="semi").sort([*order, "origin"])
+    paired, ambiguous = _paired(shared, crowded)
     numbered = _numbered(requests, fixed, paired)
     return Names(
         fixed,
@@ -73,6 +75,7 @@ def resolve(facts: Facts, asked: pl.DataFrame) -> Names:
         _lifetimes(crowded, numbered, paired.join(claims, on=["alias", "origin"])),
         pl.concat([external.select("alias", "request_id"), numbered.select("alias", "request_id")]),
         given(facts, external, requests),
+        callings.select("alias", "request_id"),
         ambiguous,
     )
 
@@ -138,12 +141,14 @@ def aliases(facts: Facts, names: Names) -> Iterator[pl.DataFrame]:
     given = own.filter(pl.col(ID_KIND) == "external").select("alias", request_id="meant")
     external = pl.concat([names.external, given]).unique()
     yield _alias_rows(external.filter(pl.col("alias") != pl.col("request_id")), "external", "vllm", "derived")
-    yield _alias_rows(
-        external.with_columns(alias=client_id()).drop_nulls("alias"), "client", "vllm", "derived"
-    )
+    clients = external.with_columns(alias=client_id()).drop_nulls("alias")
+    yield _alias_rows(clients, "client", "vllm", "derived")
     traces = own.filter(pl.col("trace_id").is_not_null()).select(alias="trace_id", request_id="meant")
     yield _alias_rows(traces, "trace", "otlp", "native")
     yield names.given
+    told = pl.concat([clients.select("alias", "request_id"), names.given.select("alias", "request_id")])
+    answers = names.answers.join(told, on=["alias", "request_id"], how="anti")
+    yield _alias_rows(answers, "external", "vllm", "derived")
 
 
 def _alias_rows(names: pl.DataFrame, kind: str, source: str, evidence: str) -> pl.DataFrame:
