@@ -83,7 +83,7 @@ WITH told AS (
         coalesce(admitted_ns, left_queue_ns, start_ns) AS admitted_ns,
         coalesce(surely_before, prompt_tokens - computed) - gpu_hit AS loaded,
         computed, later + twice AS later, moved, loaded_bytes, handoffs, reuses, block,
-        vanished, unlocked, broken, refused, inquiries,
+        vanished, unlocked, broken, refused, again_ns, inquiries,
         coalesce(lookup_late, false) AS lookup_timed_out, coalesce(reached, false) AS reached,
         coalesce(unanswered, false) AS unanswered, lookup_reason, coalesce(below_chunk, false) AS below_chunk,
         loads, good, bad, partly, no_room, coalesce(load_late, false) AS load_timed_out, load_reason,
