@@ -30,6 +30,7 @@ MAX_TEXT = 512
 """Characters of a name or an id that becomes a value of a row; a longer one is no name."""
 MAX_NAMES = 20
 """Different remarks, or names in one remark, that a report can be expected to show."""
+OTHERS = "others"
 _NO_VALUE = object()
 
 
@@ -131,7 +132,9 @@ class Rows:
     ) -> None:
         """Count what could not be used; one loss a detail at the end."""
         if count:
-            self._refused[cause, op, detail] += count
+            known = (cause, op, detail)
+            full = known not in self._refused and len(self._refused) >= MAX_NAMES
+            self._refused[(cause, op, OTHERS) if full else known] += count
 
     def lose(self, loss: Loss) -> None:
         """A loss with a time of its own."""
@@ -144,13 +147,14 @@ class Rows:
 
     def remark(self, words: str, count: int = 1) -> None:
         """A remark for whoever imports, with how often it was due."""
-        self._remarks[words] += count
+        full = words not in self._remarks and len(self._remarks) >= MAX_NAMES
+        self._remarks[OTHERS if full else words] += count
 
     def ignore(self, what: str, names: Sequence[str]) -> None:
         """Fields that this version does not read, counted by name; beyond MAX_NAMES names as others."""
         for name in names:
             known = self._unknown.setdefault(what, Counter())
-            known[name[:64] if name in known or len(known) < MAX_NAMES else "others"] += 1
+            known[name[:64] if name[:64] in known or len(known) < MAX_NAMES else OTHERS] += 1
 
     def part(self) -> Decoded:
         """What has waited since the last part."""

@@ -103,9 +103,7 @@ class Messages:
         elif topic in METRICS:
             self._metrics(METRICS[topic], payload, time)
         else:
-            self.rows.remark(
-                f"messages of topic {topic[:64]!r}, which this version does not know, kept without op"
-            )
+            self.rows.remark("messages of topics that this version does not know, kept without op")
             self._unknown(topic, payload, time)
 
     def finish(self) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kvtrace.sources.stream import Stream
 
 FORMAT = "dynamo-replay-report"
+MAX_BYTES = Limits().max_message_bytes
 SIMULATION_START_NS = 1_000_000_000
 """Where a simulation's 0 is put: no row of a run begins at 0."""
 SIMULATED = "simulated requests (times count from a second after 1970; all rows are predicted)"
@@ -35,7 +36,14 @@ _ROUTED = (
     "pool", "outcome", "logical_worker_id", "scheduler_id", "dp_rank", "selected_overlap_blocks",
     "best_available_overlap_blocks", "overlap_regret_blocks", "queue_wait_ms",
 )  # fmt: skip
-_DONE = {"completed": "ok", "failed": "error", "error": "error", "cancelled": "aborted", "aborted": "aborted"}
+_DONE = {
+    "completed": "ok",
+    "rejected": "error",
+    "failed": "error",
+    "error": "error",
+    "cancelled": "aborted",
+    "aborted": "aborted",
+}
 
 
 def looks_like(head: bytes) -> bool:
@@ -44,10 +52,10 @@ def looks_like(head: bytes) -> bool:
 
 
 def read(stream: Stream, source: str, options: Options) -> Iterator[Decoded]:
-    """The parts of a report, which is one JSON document: up to Limits().max_message_bytes of it are read."""
+    """The parts of a report, which is one JSON document: up to MAX_BYTES of it are read."""
     del options
     rows = Rows(source)
-    limit = Limits().max_message_bytes
+    limit = MAX_BYTES
     found = bytearray()
     while len(found) <= limit and (more := stream.read()):
         found += more

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 FORMAT = "dynamo-router-log"
 MAX_OPEN, MAX_REQUESTS, MAX_WORKERS = 10_000, 100_000, 1_000
-"""Requests whose lines may be waiting, whose attempts are counted, and workers whose formulas are, at once."""
+"""Requests with lines that wait, requests whose attempts are counted, and workers of one formula, at once."""
 HOST_WEIGHT, DISK_WEIGHT = 0.75, 0.25
 """--router-host-cache-hit-weight and --router-disk-cache-hit-weight where nobody set them (1.5.1, 1.6.1)."""
 QUERIED, INPUT, SELECTED = "Queried lower-tier indexer", "[ROUTING_INPUT]", "Selected worker"
