@@ -40,10 +40,12 @@ class Read:
 
 
 def rows_of(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    return [
-        row | {"labels": {entry["key"]: entry["value"] for entry in row["labels"]}}
-        for row in frame.to_dicts()
-    ]
+    rows = frame.to_dicts()
+    for row in rows:
+        entries = row["labels"]
+        row["labels"] = {entry["key"]: entry["value"] for entry in entries}
+        assert len(row["labels"]) == len(entries)
+    return rows
 
 
 def page(text: str | bytes, source: str = "page.txt") -> Read:

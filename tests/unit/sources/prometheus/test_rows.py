@@ -180,6 +180,12 @@ def test_a_native_histogram_gives_its_count_and_sum() -> None:
     assert found.notes == ["1 native histograms: their count and sum are kept, their buckets are not"]
 
 
+def test_a_native_histogram_beside_its_classic_form_counts_once() -> None:
+    native = "n {count:24,sum:100,schema:0,zero_threshold:0.001,zero_count:24}"
+    found = page(f'# TYPE n histogram\n{native}\nn_bucket{{le="+Inf"}} 24\nn_count 24\nn_sum 100\n# EOF')
+    assert sorted(name for name, _, _ in found.samples()) == ["n_bucket", "n_count", "n_sum"]
+
+
 def test_carriage_returns_and_a_byte_order_mark_are_no_content() -> None:
     text = b"\xef\xbb\xbf# HELP DCGM_FI_DEV_GPU_UTIL GPU utilization (in %).\r\n"
     text += b'# TYPE DCGM_FI_DEV_GPU_UTIL gauge\r\nDCGM_FI_DEV_GPU_UTIL{gpu="0"} 7\r\n'
