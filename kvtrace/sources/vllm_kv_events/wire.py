@@ -158,7 +158,7 @@ def messages(stream: Stream, limits: Limits, *, framed: bool) -> Iterator[list[M
 
 
 def _more(stream: Stream, rest: bytes) -> bytes:
-    """What is left and at least as much again, so that a long message is not copied often; empty at the end."""
+    """What is left and as much again, so that a long message is not copied often; empty at the end."""
     parts, size = [rest], 0
     while size <= len(rest) and (more := stream.read()):
         parts.append(more)
