@@ -1,0 +1,72 @@
+"""What events of keys say of stores: which request brought a key beyond the GPU, and when a router saw it.
+
+request a asks K     b asks K
+----|---------------------|---------->
+        K stored (a's)         K stored (b's)
+"""
+
+from __future__ import annotations
+
+_EVENT = """
+CREATE OR REPLACE TEMP TABLE key_event AS
+WITH serving AS (SELECT DISTINCT engine FROM request WHERE engine IS NOT NULL)
+SELECT time_ns, key_space, key, request_id, tokens,
+    event = 'published' OR coalesce(component LIKE 'dynamo.%', false) AS is_published,
+    event IN ('stored', 'written') AS is_stored, CASE WHEN engine IN (FROM serving) THEN engine END AS engine
+FROM block
+WHERE event IN ('stored', 'written', 'published') AND evidence IS DISTINCT FROM 'predicted'
+    AND time_ns IS NOT NULL AND key IS NOT NULL AND tier NOT IN ('gpu', 'unknown')
+"""
+"""Dynamo's event plane is what its routers read: stored there is published (component dynamo.<tier>)."""
+
+_ASKED = """
+CREATE OR REPLACE TEMP TABLE asked_key AS
+SELECT k.key_space, k.key, r.request_id, r.start_ns, r.engine, max(k.tokens) AS tokens
+FROM request_key k JOIN request r USING (request_id)
+WHERE coalesce(k.attempt, 1) = 1 AND r.start_ns IS NOT NULL
+GROUP BY ALL
+"""
+
+_BROUGHT = """
+CREATE OR REPLACE TEMP TABLE brought AS
+SELECT e.time_ns, e.is_published, e.is_stored, e.key_space, e.key, coalesce(e.tokens, a.tokens) AS tokens,
+    a.request_id
+FROM (FROM key_event WHERE request_id IS NULL AND engine IS NOT NULL) e ASOF JOIN asked_key a
+    ON e.key_space = a.key_space AND e.key = a.key AND e.engine = a.engine AND e.time_ns >= a.start_ns
+UNION ALL
+SELECT e.time_ns, e.is_published, e.is_stored, e.key_space, e.key, coalesce(e.tokens, a.tokens), a.request_id
+FROM (FROM key_event WHERE request_id IS NULL AND engine IS NULL) e ASOF JOIN asked_key a
+    ON e.key_space = a.key_space AND e.key = a.key AND e.time_ns >= a.start_ns
+UNION ALL
+SELECT time_ns, is_published, is_stored, key_space, key, tokens, request_id FROM key_event
+WHERE request_id IS NOT NULL
+"""
+
+_SUMS = """
+CREATE OR REPLACE TEMP TABLE from_events AS
+WITH each AS (
+    SELECT request_id, key_space, key, max(tokens) AS tokens, bool_or(is_stored) AS is_stored
+    FROM brought GROUP BY ALL
+), counted AS (
+    SELECT request_id, CASE WHEN count(tokens) = count(*) THEN sum(tokens) END AS tokens
+    FROM each WHERE is_stored GROUP BY request_id
+)
+SELECT request_id, max(time_ns) FILTER (is_stored) AS brought_ns,
+    max(time_ns) FILTER (is_published) AS published_ns, any_value(c.tokens) AS tokens
+FROM brought LEFT JOIN counted c USING (request_id) GROUP BY request_id
+"""
+
+_ALREADY = """
+CREATE OR REPLACE TEMP TABLE already AS
+SELECT k.request_id, count(DISTINCT (k.key_space, k.key)) AS keys_there
+FROM asked_key k JOIN request r USING (request_id)
+JOIN residency s ON s.key_space = k.key_space AND s.key = k.key
+WHERE s.tier NOT IN ('gpu', 'unknown') AND s.ends_seen AND s.start_ns <= r.end_ns
+    AND (s.end_ns IS NULL OR s.end_ns > r.end_ns)
+    AND (s.engine IS NULL OR s.engine = r.engine OR s.engine NOT IN (
+        SELECT engine FROM request WHERE engine IS NOT NULL))
+GROUP BY k.request_id
+"""
+
+EVENTS = (_EVENT, _ASKED, _BROUGHT, _SUMS, _ALREADY)
+"""Statements that make `brought`, `from_events` and `already`: which keys lay there at the finish."""

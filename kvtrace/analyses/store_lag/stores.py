@@ -1,0 +1,52 @@
+"""Stores as rows a request, for everything that asks what a request stored and when it was complete.
+
+moving   one row a (request, store that leaves the GPU): when decided, when complete, which tokens
+offered  one row a request: the tokens of the keys it asked for, and what its first answered inquiry found
+"""
+
+from __future__ import annotations
+
+MOVING = """
+CREATE OR REPLACE TEMP TABLE moving AS
+WITH row AS (
+    SELECT op, request_id, members, tokens, tier_from, queued_ns, submit_ns, start_ns, end_ns, usable_ns,
+        outcome, reason
+    FROM transfer WHERE op = 'store'
+    UNION ALL
+    SELECT op, request_id, members, tokens, tier_from, queued_ns, submit_ns, start_ns, end_ns, usable_ns,
+        outcome, reason
+    FROM span WHERE op = 'drop' AND (end_ns IS NULL OR end_ns >= start_ns)
+), served AS (
+    SELECT * EXCLUDE (members, request_id), unnest(members).request_id AS request_id,
+        unnest(members).scheduled_tokens AS own_tokens
+    FROM row WHERE len(members) > 0
+    UNION ALL BY NAME
+    SELECT * EXCLUDE (members), tokens AS own_tokens FROM row WHERE coalesce(len(members), 0) = 0
+), hop AS (
+    SELECT *, op = 'drop' OR coalesce(tier_from, 'unknown') IN ('gpu', 'unknown') AS leaves_gpu
+    FROM served WHERE request_id IS NOT NULL
+), first_hop AS (
+    SELECT * FROM hop
+    QUALIFY leaves_gpu OR NOT bool_or(leaves_gpu AND op = 'store') OVER (PARTITION BY request_id)
+)
+SELECT request_id, op, own_tokens AS tokens, queued_ns, coalesce(submit_ns, start_ns) AS submit_ns, start_ns,
+    least(queued_ns, submit_ns, start_ns) AS decided_ns, reason,
+    op = 'store' AND coalesce(outcome, 'ok') NOT IN ('failed', 'timeout', 'cancelled', 'skipped') AS good,
+    CASE WHEN end_ns IS NOT NULL THEN greatest(end_ns, usable_ns) END AS complete_ns
+FROM first_hop
+"""
+"""A store that goes further down (host to disk) moves what left the GPU before: it counts only alone."""
+
+OFFERED = """
+CREATE OR REPLACE TEMP TABLE offered AS
+WITH keyed AS (
+    SELECT request_id, CASE WHEN count(tokens) = count(*) THEN sum(tokens) END::BIGINT AS keyed_tokens
+    FROM request_key WHERE coalesce(attempt, 1) = 1 GROUP BY request_id
+), asked AS (
+    SELECT request_id, arg_min(found_tokens, start_ns) FILTER (found_tokens IS NOT NULL) AS found_tokens,
+        bool_or(coalesce(reason = 'below_chunk', false)) AS below_chunk
+    FROM lookup WHERE request_id IS NOT NULL GROUP BY request_id
+)
+SELECT request_id, keyed_tokens, found_tokens, coalesce(below_chunk, false) AS below_chunk
+FROM keyed FULL JOIN asked USING (request_id)
+"""

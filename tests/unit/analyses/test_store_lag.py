@@ -1,0 +1,299 @@
+"""When the state of a request is reusable, and what lookups missed because it was not yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kvtrace.analyses import missed_by_lag as late
+from kvtrace.analyses.missed_by_lag import missed_by_lag
+from kvtrace.analyses.store_lag import COLUMNS, store_lag
+from tests.rows import write_run
+from tests.unit.analyses.exposure.drawing import request, scheduler, store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kvtrace.run import Run
+
+Row = dict[str, Any]
+LMCACHE = "lmcache:unknown:m"
+
+
+def keys(name: str, *words: str, tokens: int | None = 16, **more: Any) -> list[Row]:
+    """The keys that a request asked for."""
+    return [
+        {"request_id": name, "position": n, "key": word, "key_space": LMCACHE, "tokens": tokens} | more
+        for n, word in enumerate(words)
+    ]
+
+
+def lookup(start: int, end: int | None, found: int | None, **more: Any) -> Row:
+    return scheduler("lookup", start, end, found_tokens=found, **more)
+
+
+def drawn(tmp_path: Path, *spans: Row, **tables: list[Row]) -> Run:
+    rows = [{"span_id": number, **row} for number, row in enumerate(spans, 1)]
+    return write_run(tmp_path / "run", span=rows, **tables)
+
+
+def only(run: Run, name: str = "r0") -> Row:
+    (row,) = store_lag(run).filter(request_id=name).to_dicts()
+    return row
+
+
+def test_the_lag_is_from_the_finish_to_the_end_of_the_last_store(tmp_path: Path) -> None:
+    """r0 |0---------100|, stores [60, 90) and [95, 130) usable at 140: 40 after the finish."""
+    run = drawn(
+        tmp_path, request(),
+        store(60, 90, tokens=16, queued_ns=50, submit_ns=55), store(95, 130, tokens=32, usable_ns=140),
+    )  # fmt: skip
+    row = only(run)
+    assert [row[name] for name in ("finished_ns", "queued_ns", "submitted_ns", "completed_ns", "lag_ns")] == [
+        100, 50, 55, 140, 40,
+    ]  # fmt: skip
+    assert (row["stored_tokens"], row["never_stored"], row["published_ns"]) == (48, False, None)
+
+
+def test_what_is_reusable_before_the_finish_has_a_negative_lag(tmp_path: Path) -> None:
+    assert only(drawn(tmp_path, request(), store(60, 90, tokens=16)))["lag_ns"] == -10
+
+
+def test_a_store_further_down_changes_nothing(tmp_path: Path) -> None:
+    """GPU to host over at 90, host to disk at 300: it was reusable at 90."""
+    down = store(100, 300, tokens=16, tier_from="host", tier_to="disk")
+    row = only(drawn(tmp_path, request(), store(60, 90, tokens=16), down))
+    assert (row["completed_ns"], row["stored_tokens"]) == (90, 16)
+
+
+def test_a_lone_store_further_down_counts(tmp_path: Path) -> None:
+    down = store(100, 300, tokens=16, tier_from="host", tier_to="disk")
+    assert only(drawn(tmp_path, request(), down))["completed_ns"] == 300
+
+
+def test_a_batch_that_serves_several_requests_is_a_store_of_each(tmp_path: Path) -> None:
+    members = [{"request_id": name, "scheduled_tokens": n} for name, n in (("r0", 16), ("r1", 48))]
+    batch = store(110, 150, tokens=64, request_id=None, members=members)
+    run = drawn(tmp_path, request(), request(0, 120, request_id="r1"), batch)
+    assert store_lag(run).select("request_id", "stored_tokens", "lag_ns").rows() == [
+        ("r0", 16, 50),
+        ("r1", 48, 30),
+    ]
+
+
+def test_where_another_request_stores_one_that_does_not_is_never_stored(tmp_path: Path) -> None:
+    run = drawn(tmp_path, request(), request(request_id="r1"), store(60, 90, tokens=16, request_id="r1"))
+    row = only(run)
+    assert (row["never_stored"], row["stored_tokens"], row["lag_ns"]) == (True, 0, None)
+
+
+def test_where_nobody_records_stores_nobody_knows(tmp_path: Path) -> None:
+    row = only(drawn(tmp_path, request(), lookup(0, 5, 0)))
+    assert (row["never_stored"], row["stored_tokens"]) == (None, None)
+
+
+def test_an_engine_without_a_tier_beyond_the_gpu_has_no_row(tmp_path: Path) -> None:
+    other = request(request_id="r1", engine="e1", process="e1/api")
+    assert store_lag(drawn(tmp_path, other, request(), store(60, 90)))["request_id"].to_list() == ["r0"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "never"), [("no_room", True), ("unknown", True), ("duplicate", False), (None, True)]
+)
+def test_a_drop_gives_its_reason_and_a_duplicate_is_there_already(
+    tmp_path: Path, reason: str | None, *, never: bool
+) -> None:
+    drop = store(60, 61, tokens=0, op="drop", reason=reason, outcome="skipped")
+    row = only(drawn(tmp_path, request(), drop, request_key=keys("r0", "a", "b")))
+    assert (row["never_stored"], row["skip_reason"], row["skipped_tokens"]) == (never, reason, 32)
+
+
+def test_a_drop_that_says_its_tokens_is_believed(tmp_path: Path) -> None:
+    drop = store(60, 61, tokens=48, op="drop", reason="no_room")
+    row = only(drawn(tmp_path, request(), store(40, 50, tokens=16), drop))
+    assert (row["skipped_tokens"], row["skip_reason"], row["never_stored"]) == (48, "no_room", False)
+
+
+def test_a_failed_store_stores_nothing(tmp_path: Path) -> None:
+    row = only(drawn(tmp_path, request(), store(60, 90, tokens=16, outcome="failed", reason="io")))
+    assert (row["never_stored"], row["stored_tokens"], row["skip_reason"]) == (True, 0, "io")
+
+
+def test_what_the_lookup_found_whole_needs_no_store(tmp_path: Path) -> None:
+    rows = [request(), lookup(0, 5, 32), request(request_id="r1"), store(60, 90, request_id="r1")]
+    row = only(drawn(tmp_path, *rows, request_key=keys("r0", "a", "b")))
+    assert (row["never_stored"], row["skip_reason"], row["skipped_tokens"]) == (False, "duplicate", 32)
+
+
+def test_a_prompt_below_a_chunk_has_nothing_to_store(tmp_path: Path) -> None:
+    rows = [request(), lookup(0, 5, 0, reason="below_chunk"), request(request_id="r1")]
+    row = only(drawn(tmp_path, *rows, store(60, 90, request_id="r1")))
+    assert (row["never_stored"], row["skip_reason"], row["skipped_tokens"]) == (False, "below_chunk", None)
+
+
+@pytest.mark.parametrize(
+    "open_row",
+    [
+        store(60, None, tokens=16),
+        scheduler("hold", 100, None, reason="store", blocks=3),
+        request(0, None),
+    ],
+    ids=["store", "hold", "request"],
+)
+def test_what_is_still_open_is_not_called_never_stored(tmp_path: Path, open_row: Row) -> None:
+    own = [] if open_row["op"] == "request" else [request()]
+    others = [request(request_id="r1"), store(60, 90, request_id="r1", tokens=16)]
+    row = only(drawn(tmp_path, *own, open_row, *others))
+    assert (row["never_stored"], row["lag_ns"], row["completed_ns"]) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("lost", "never"),
+    [
+        ({}, None),
+        ({"op": "load"}, True),
+        ({"to_ns": -1}, True),
+        ({"cause": "duplicate"}, True),
+        ({"op": "store"}, None),
+    ],
+)
+def test_where_records_of_stores_may_be_missing_nobody_knows(
+    tmp_path: Path, lost: Row, *, never: bool | None
+) -> None:
+    rows = [request(), request(request_id="r1"), store(60, 90, tokens=16, request_id="r1")]
+    loss = [{"source": "s", "cause": "dropped", "count": 1, "from_ns": -5, "to_ns": 50} | lost]
+    assert only(drawn(tmp_path, *rows, loss=loss))["never_stored"] is never
+
+
+def test_a_cache_that_is_down_at_the_finish_is_the_reason(tmp_path: Path) -> None:
+    """Down in [50, 200): r0 finishes at 100."""
+    down = scheduler("health", 50, 200, reason="down", request_id=None)
+    rows = [request(), down, request(request_id="r1"), store(10, 20, tokens=16, request_id="r1")]
+    assert only(drawn(tmp_path, *rows))["skip_reason"] == "unhealthy"
+
+
+def host(time_ns: int, key: str, word: str = "stored", **more: Any) -> Row:
+    row = {
+        "time_ns": time_ns,
+        "event": word,
+        "key": key,
+        "key_space": LMCACHE,
+        "engine": "e0",
+        "tier": "host",
+    }
+    return row | {"component": "dynamo.host_pinned", "evidence": "native"} | more
+
+
+def test_events_of_its_keys_stand_for_a_store_that_nobody_saw(tmp_path: Path) -> None:
+    """As Dynamo's host tier: r0 |0-----100|, a and b on the event plane at 130 and 180."""
+    run = drawn(
+        tmp_path, request(), block=[host(130, "a"), host(180, "b")], request_key=keys("r0", "a", "b", "c")
+    )
+    row = only(run)
+    assert (row["completed_ns"], row["published_ns"], row["lag_ns"]) == (180, 180, 80)
+    assert (row["stored_tokens"], row["skipped_tokens"], row["never_stored"]) == (32, 16, False)
+
+
+def test_an_event_belongs_to_the_last_request_that_began_with_its_key(tmp_path: Path) -> None:
+    """r0 at 0, r1 at 200, a stored at 130 and 230; r2 on another engine keeps out."""
+    rows = [request(), request(200, 220, request_id="r1"), request(150, 160, request_id="r2", engine="e1")]
+    asked = [*keys("r0", "a"), *keys("r1", "a"), *keys("r2", "a")]
+    run = drawn(tmp_path, *rows, block=[host(130, "a"), host(230, "a")], request_key=asked)
+    assert (only(run)["lag_ns"], only(run, "r1")["lag_ns"]) == (30, 10)
+    assert "r2" not in store_lag(run)["request_id"]
+
+
+def test_a_key_that_lay_there_at_the_finish_needs_no_store(tmp_path: Path) -> None:
+    rows = [request(), request(200, 220, request_id="r1")]
+    run = drawn(tmp_path, *rows, block=[host(130, "a")], request_key=[*keys("r0", "a"), *keys("r1", "a")])
+    row = only(run, "r1")
+    assert (row["never_stored"], row["skip_reason"], row["lag_ns"]) == (False, "duplicate", None)
+
+
+def test_a_published_event_ends_the_lag_of_a_recorded_store(tmp_path: Path) -> None:
+    event = host(170, "a", "published", component="lmcache.l1")
+    run = drawn(tmp_path, request(), store(60, 90, tokens=16), block=[event], request_key=keys("r0", "a"))
+    row = only(run)
+    assert (row["completed_ns"], row["published_ns"], row["lag_ns"]) == (90, 170, 70)
+
+
+def test_the_gpus_own_events_are_no_store(tmp_path: Path) -> None:
+    run = drawn(
+        tmp_path, request(), lookup(0, 5, 0), block=[host(130, "a", tier="gpu")], request_key=keys("r0", "a")
+    )
+    assert only(run)["completed_ns"] is None
+
+
+def test_an_empty_run_has_the_columns(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    assert (store_lag(run).schema, missed_by_lag(run).schema) == (COLUMNS, late.COLUMNS)
+
+
+def two(
+    tmp_path: Path, *stores: Row, at: int = 100, found: int | None = 0, **more: Any
+) -> list[tuple[Any, ...]]:
+    """r0 asks a b c and stores; r1 asks the same and looks up at 100."""
+    rows = [request(0, 90), lookup(0, 5, 0), request(at, 300, request_id="r1")]
+    rows.append(lookup(at, at + 5, found, request_id="r1"))
+    asked = more.pop("request_key", [*keys("r0", "a", "b", "c"), *keys("r1", "a", "b", "c")])
+    return missed_by_lag(drawn(tmp_path, *rows, *stores, request_key=asked, **more)).rows()
+
+
+def test_a_lookup_misses_what_is_being_stored(tmp_path: Path) -> None:
+    """Store of r0 |80--------140|, lookup of r1 at 100: 40 late."""
+    assert two(tmp_path, store(80, 140, tokens=48)) == [("r1", "r0", 48, 40)]
+
+
+def test_queued_is_decided(tmp_path: Path) -> None:
+    """Queued at 80, begun at 120."""
+    assert two(tmp_path, store(120, 140, tokens=48, queued_ns=80)) == [("r1", "r0", 48, 40)]
+
+
+def test_a_store_that_is_decided_later_or_over_before_is_no_lag(tmp_path: Path) -> None:
+    assert two(tmp_path, store(101, 140, tokens=48)) == []
+    assert two(tmp_path / "over", store(80, 100, tokens=48)) == []
+
+
+def test_usable_is_over(tmp_path: Path) -> None:
+    assert two(tmp_path, store(80, 90, tokens=48, usable_ns=130)) == [("r1", "r0", 48, 30)]
+
+
+def test_a_store_whose_end_was_not_seen_is_late_by_nobody_knows(tmp_path: Path) -> None:
+    assert two(tmp_path, store(80, None, tokens=48)) == [("r1", "r0", 48, None)]
+
+
+@pytest.mark.parametrize("outcome", ["failed", "timeout", "cancelled"])
+def test_a_store_that_fails_is_no_lag(tmp_path: Path, outcome: str) -> None:
+    assert two(tmp_path, store(80, 140, tokens=48, outcome=outcome)) == []
+
+
+def test_stores_cover_the_prompt_in_their_order(tmp_path: Path) -> None:
+    """Key a is stored by 90, b pending until 140, c by 160: the lookup found a."""
+    stores = [store(70, 90, tokens=16), store(80, 140, tokens=16), store(95, 160, tokens=16)]
+    assert two(tmp_path, *stores, found=16) == [("r1", "r0", 32, 60)]
+
+
+def test_the_missed_prefix_ends_at_the_first_key_that_nobody_stores(tmp_path: Path) -> None:
+    """Of a b c only a is stored: r1 misses one key for it."""
+    assert two(tmp_path, store(80, 140, tokens=16)) == [("r1", "r0", 16, 40)]
+
+
+def test_a_first_key_that_was_not_being_stored_explains_the_miss(tmp_path: Path) -> None:
+    """Key a was stored and is gone; b and c are being stored."""
+    stores = [store(70, 90, tokens=16), store(80, 140, tokens=32)]
+    assert two(tmp_path, *stores, found=0) == []
+
+
+def test_a_lookup_without_an_answer_says_nothing(tmp_path: Path) -> None:
+    assert two(tmp_path, store(80, 140, tokens=48), found=None) == []
+
+
+def test_keys_of_another_space_do_not_compare(tmp_path: Path) -> None:
+    asked = [*keys("r0", "a"), *keys("r1", "a", key_space="vllm:sha256:m")]
+    assert two(tmp_path, store(80, 140, tokens=16), request_key=asked) == []
+
+
+def test_without_keys_nothing_is_said(tmp_path: Path) -> None:
+    assert two(tmp_path, store(80, 140, tokens=48), request_key=[]) == []
+    hole = [*keys("r0", "a"), *(key | {"position": 1} for key in keys("r1", "a"))]
+    assert two(tmp_path / "hole", store(80, 140, tokens=16), request_key=hole) == []
