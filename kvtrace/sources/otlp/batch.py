@@ -170,6 +170,11 @@ def assemble(spans: pa.Table, own: Attributes, extras: Extras, noted: Notes) -> 
     return SpanBatch(spans, attributes, tuple(noted.resources), undecodable, dict(noted.gate.dropped))
 
 
+def for_each(encoded: Column, texts: Column) -> Column:
+    """A dictionary column of the texts of different things, for every thing."""
+    return pa.DictionaryArray.from_arrays(texts.indices.take(encoded.indices), texts.dictionary)
+
+
 def _dictionary(texts: Column) -> Column:
     return texts if pa.types.is_dictionary(texts.type) else texts.dictionary_encode()
 

@@ -17,6 +17,7 @@ import msgspec
 from kvtrace.sources.otlp import batch, ids, values
 
 _NOTHING = msgspec.Raw(b"null")
+_ABSENT = msgspec.Raw(b"")
 
 
 class Body(msgspec.Struct, gc=False, rename="camel"):
@@ -52,7 +53,7 @@ class Scope(msgspec.Struct, gc=False):
 
 
 class Span(msgspec.Struct, gc=False, rename="camel"):
-    """A span; `kind`, `flags` and dropped counts are not read."""
+    """A span; `kind`, `flags` and dropped counts are not read, attributes by `json_attributes` alone."""
 
     trace_id: str | None = None
     span_id: str | None = None
@@ -60,7 +61,7 @@ class Span(msgspec.Struct, gc=False, rename="camel"):
     name: str | None = None
     start_time_unix_nano: int | None = None
     end_time_unix_nano: int | None = None
-    attributes: list[KeyValue] | None = None
+    attributes: msgspec.Raw = _ABSENT
     status: Status | None = None
     events: list[Event] | None = None
     links: list[Link] | None = None
@@ -109,6 +110,8 @@ class AnyValue(msgspec.Struct, gc=False, rename="camel"):
 
 ONE = msgspec.json.Decoder(Body, strict=False)
 MANY = msgspec.json.Decoder(list[Body], strict=False)
+LIST = msgspec.json.Decoder(list[KeyValue] | None, strict=False)
+SEPARATED = msgspec.json.Decoder(list[KeyValue | int], strict=False)
 _ANYTHING = msgspec.json.Decoder()
 
 _CAMEL = """
@@ -140,7 +143,7 @@ def _usual(body: Body) -> bool:
     """Whether a body has the usual names: every span has a trace id, every level its list."""
     return body.resource_spans is not None and all(
         group.scope_spans is not None
-        and all(span.trace_id for scope in group.scope_spans for span in scope.spans or ())
+        and all([span.trace_id for scope in group.scope_spans for span in scope.spans or ()])  # noqa: C419 - twice as fast
         for group in body.resource_spans
     )
 

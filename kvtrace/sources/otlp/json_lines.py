@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from kvtrace.sources.otlp import batch, ids, json_bodies, values
+from kvtrace.sources.otlp import batch, ids, json_attributes, json_bodies, values
 from kvtrace.sources.otlp.protobuf_loop import collector_paused
 
 if TYPE_CHECKING:
@@ -26,9 +26,11 @@ BOM = b"\xef\xbb\xbf"
 
 @dataclass(slots=True)
 class _Rows:
-    """Columns under construction, as Python lists."""
+    """Columns under construction, as Python lists; attributes stay what the line says where `later`."""
 
+    later: bool
     spans: list[list[Any]] = field(default_factory=lambda: [[] for _ in batch.SPANS])
+    attributes: list[msgspec.Raw] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     texts: list[str | None] = field(default_factory=list)
@@ -36,8 +38,15 @@ class _Rows:
 
     def lists(self) -> list[list[Any]]:
         """Every list that grows."""
-        own: list[list[Any]] = [self.counts, self.keys, self.texts]
+        own: list[list[Any]] = [self.attributes, self.counts, self.keys, self.texts]
         return [*self.spans, *own, self.extras.rows, self.extras.keys, self.extras.values]
+
+    def own(self, gate: batch.Gate) -> batch.Attributes:
+        """The spans' attributes; OddError where they have to be read one by one."""
+        if self.later:
+            return json_attributes.all_at_once(self.attributes, gate)
+        rows = np.repeat(np.arange(len(self.counts), dtype=np.int32), self.counts)
+        return batch.Attributes(rows, pa.array(self.keys, pa.string()), pa.array(self.texts, pa.string()))
 
 
 def decode(lines: Sequence[bytes], *, keep_content: bool = False) -> batch.SpanBatch:
@@ -46,29 +55,35 @@ def decode(lines: Sequence[bytes], *, keep_content: bool = False) -> batch.SpanB
     A line that cannot be read is counted in `undecodable`; the others decode. Blank lines, `{}` and empty
     lists lose nothing.
     """
-    noted = batch.notes(keep_content=keep_content)
-    rows = _Rows()
-    growing = [*rows.lists(), noted.resources]
     with collector_paused():
-        for line in lines:
-            stripped = line.removeprefix(BOM).strip()
-            if not stripped:
-                continue
-            lengths, dropped = list(map(len, growing)), dict(noted.gate.dropped)
-            try:
-                for body in json_bodies.bodies(stripped):
-                    _add(body, rows, noted)
-            except (ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-                noted.losses[reason(error)] += 1
-                noted.gate.dropped = Counter(dropped)
-                for column, length in zip(growing, lengths, strict=True):
-                    del column[length:]
-        own = batch.Attributes(
-            np.repeat(np.arange(len(rows.counts), dtype=np.int32), rows.counts),
-            pa.array(rows.keys, pa.string()),
-            pa.array(rows.texts, pa.string()),
-        )
-        return batch.assemble(_table(rows.spans, noted), own, rows.extras, noted)
+        try:
+            return _decoded(lines, _Rows(later=True), batch.notes(keep_content=keep_content))
+        except json_attributes.OddError:
+            return decode_one_by_one(lines, keep_content=keep_content)
+
+
+def decode_one_by_one(lines: Sequence[bytes], *, keep_content: bool = False) -> batch.SpanBatch:
+    """The same, attribute by attribute: slow, and the definition of right."""
+    return _decoded(lines, _Rows(later=False), batch.notes(keep_content=keep_content))
+
+
+def _decoded(lines: Sequence[bytes], rows: _Rows, noted: batch.Notes) -> batch.SpanBatch:
+    growing = [*rows.lists(), noted.resources]
+    for line in lines:
+        stripped = line.removeprefix(BOM).strip()
+        if not stripped:
+            continue
+        lengths, dropped = list(map(len, growing)), dict(noted.gate.dropped)
+        try:
+            for body in json_bodies.bodies(stripped):
+                _add(body, rows, noted)
+        except json_attributes.MISTAKES as error:
+            noted.losses[reason(error)] += 1
+            noted.gate.dropped = Counter(dropped)
+            for column, length in zip(growing, lengths, strict=True):
+                del column[length:]
+    own = rows.own(noted.gate)
+    return batch.assemble(_table(rows.spans, noted), own, rows.extras, noted)
 
 
 def reason(error: Exception) -> str:
@@ -112,19 +127,14 @@ def _add_spans(spans: list[json_bodies.Span], scope: str, index: int, rows: _Row
     codes += [json_bodies.status(span.status) if span.status is not None else 0 for span in spans]
     scopes += [scope] * len(spans)
     resources += [index] * len(spans)
-    own = [span.attributes or () for span in spans]
-    rows.counts += map(len, own)
-    rows.keys += [item.key or "" for items in own for item in items]
-    plain, text = json_bodies.plain, values.text
-    rows.texts += [
-        value.string_value
-        if (value := item.value) is not None and value.string_value.__class__ is str
-        else str(value.int_value)
-        if value is not None and value.string_value is None and value.int_value is not None
-        else text(plain(value, gate))
-        for items in own
-        for item in items
-    ]
+    attributes = [span.attributes for span in spans]
+    if rows.later:
+        rows.attributes += attributes
+    else:
+        counts, keys, texts = json_attributes.one_by_one(attributes, gate)
+        rows.counts += counts
+        rows.keys += keys
+        rows.texts += texts
     for row, span in enumerate(spans, first):
         if span.events or span.links or (span.status is not None and span.status.message):
             said = (span.status.message if span.status is not None else None) or ""

@@ -211,7 +211,7 @@ def _attributes(lists: batch.Column, gate: batch.Gate) -> batch.Attributes:
     keys = entries.field("key").dictionary_encode()
     times = np.bincount(encoded.indices.to_numpy(), minlength=len(entries))
     texts = protobuf_texts.texts(entries.field("value"), times, gate).dictionary_encode()
-    return batch.Attributes(rows, _for_each(encoded, keys), _for_each(encoded, texts))
+    return batch.Attributes(rows, batch.for_each(encoded, keys), batch.for_each(encoded, texts))
 
 
 def _as_one_span(attributes: batch.Column) -> bytes:
@@ -236,11 +236,6 @@ def _varint(number: int) -> bytes:
         number >>= 7
     found.append(number)
     return bytes(found)
-
-
-def _for_each(encoded: batch.Column, texts: batch.Column) -> batch.Column:
-    """A dictionary column of texts by different attribute, for every attribute."""
-    return pa.DictionaryArray.from_arrays(texts.indices.take(encoded.indices), texts.dictionary)
 
 
 def _extras(spans: batch.Column, gate: batch.Gate) -> batch.Extras:
