@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from kvtrace.sources.stream import Stream
 
 LATEST_NS = 2**63 - 1
+LATEST_TIME_NS = 9_200_000_000_000_000_000
+LONGEST_NS = 20_000_000_000_000_000
+"""The latest time (2261) and the longest duration (231 days) that are believed: 64 bits hold their sum."""
 EXACT_FLOATS = 2.0**53
 MAX_TEXT = 512
 """Characters of a name or an id that becomes a value of a row; a longer one is no name."""
@@ -78,17 +81,17 @@ def text(value: Any) -> str | None:
 
 
 def time_ns(value: Any, unit_ns: int) -> int | None:
-    """A time in some unit as unix ns, exact for whole numbers; None when 64 bits do not hold it."""
+    """A time in some unit as unix ns, exact for whole numbers; None for none, or after LATEST_TIME_NS."""
     found = number(value)
-    if found is None or not 0 < found * unit_ns < LATEST_NS:
+    if found is None or not 0 < found * unit_ns <= LATEST_TIME_NS:
         return None
     return value * unit_ns if isinstance(value, int) else round(found * unit_ns)
 
 
 def span_ns(value: Any, unit_ns: int) -> int | None:
-    """A duration in some unit as ns; None when negative or absurd."""
+    """A duration in some unit as ns; None when negative or longer than LONGEST_NS."""
     found = number(value)
-    return round(found * unit_ns) if found is not None and 0 <= found * unit_ns < LATEST_NS / 4 else None
+    return round(found * unit_ns) if found is not None and 0 <= found * unit_ns <= LONGEST_NS else None
 
 
 def attributes(**named: Any) -> dict[str, str]:

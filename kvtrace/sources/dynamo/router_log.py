@@ -105,7 +105,7 @@ class Log:
     def finish(self) -> None:
         """Routings whose last line is missing are routings all the same."""
         for request in list(self._open):
-            self._close(request)
+            self._close(request, unclean=True)
 
     def _line(self, request: str, time: int, message: str, value: dict[str, Any]) -> None:
         """Put a line to its routing, which it may open or close."""
@@ -132,12 +132,13 @@ class Log:
         if message.startswith(BEST):
             self._close(request)
 
-    def _close(self, request: str) -> None:
+    def _close(self, request: str, *, unclean: bool = False) -> None:
         """The row of a routing and the caller's name of its request."""
         route = self._open.pop(request)
         said = route.said
         if "worker_id" not in said:
-            self.rows.refuse("routings without a choice", op="route")
+            cause = "unclean_end" if unclean else "undecodable"
+            self.rows.refuse("routings without a choice", op="route", cause=cause)
             return
         while len(self._attempts) >= MAX_REQUESTS and request not in self._attempts:
             del self._attempts[next(iter(self._attempts))]
