@@ -82,6 +82,7 @@ def lines(spans: list[list[str]]) -> list[bytes]:
 @example(
     spans=[['[{"key":"m","value":{"kvlistValue":{"values":[{"value":{},"key":"prompt"}]}}}]'] * 2], keep=False
 )
+@example(spans=[[CONTENT_INSIDE] * 3], keep=False)
 @settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 def test_attributes_at_once_are_those_one_by_one(spans: list[list[str]], keep: bool) -> None:  # noqa: FBT001
     found = json_lines.decode(lines(spans), keep_content=keep)
