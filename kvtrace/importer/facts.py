@@ -108,10 +108,13 @@ class Facts:
         return pl.concat([pl.DataFrame(schema=COLUMNS[name]), *parts])
 
     def keep(self, name: str, frame: pl.DataFrame) -> None:
-        """Add a part of one kind of fact."""
+        """Add a part of one kind of fact; a column that it lacks is null."""
         if frame.height:
             self.folder.mkdir(parents=True, exist_ok=True)
-            wanted = [pl.col(column).cast(kind) for column, kind in COLUMNS[name].items()]
+            wanted = [
+                (pl.col(column) if column in frame.columns else pl.lit(None).alias(column)).cast(kind)
+                for column, kind in COLUMNS[name].items()
+            ]
             frame.select(wanted).write_ipc(self.folder / f"{name}-{self._files:06d}.arrow")
             self._files += 1
 

@@ -61,7 +61,9 @@ def read_inputs(
     reports = []
     spools: list[Path] = []
     options = Options(keep_content=keep_content, digest_key=secrets.token_bytes(32))
-    for path, named in formats.expand(list(inputs)):
+    found = formats.expand(list(inputs))
+    sources = told_apart([path for path, _ in found])
+    for path, named in found:
         _readable(path)
         size = path.stat().st_size if path.is_file() else 0
         on_progress(path, 0, size)
@@ -74,11 +76,11 @@ def read_inputs(
                 "Name the format with --format if it is one of them."
             )
         elif kind is None:
-            reports.append(_unknown(path, staging))
+            reports.append(_unknown(path, sources[path], staging))
         elif kind == formats.SPOOL:
             spools.append(path)
         else:
-            reports.append(_read(path, kind, staging, options))
+            reports.append(_read(path, sources[path], kind, staging, options))
         on_progress(path, size, size)
     if spools:
         for path, (spans, rows, lost) in read_spools(spools, staging, keep_content=keep_content).items():
@@ -88,10 +90,23 @@ def read_inputs(
     return reports
 
 
-def _unknown(path: Path, staging: Staging) -> InputReport:
+def told_apart(paths: Sequence[Path]) -> dict[Path, str]:
+    """A name for each input: its file's, with as many of the folders above as tell it from the others."""
+    names = {path: path.name for path in paths}
+    for depth in range(2, 1 + max((len(path.parts) for path in paths), default=0)):
+        shared = {name for name, count in Counter(names.values()).items() if count > 1}
+        if not shared:
+            break
+        names = {
+            path: "/".join(path.parts[-depth:]) if name in shared else name for path, name in names.items()
+        }
+    return names
+
+
+def _unknown(path: Path, source: str, staging: Staging) -> InputReport:
     """A file in a folder that no decoder knows is left out; one that is torn is a loss."""
     torn = formats.torn(path)
-    staging.losses.extend(Loss(path.name, "undecodable", 1, detail=detail) for detail in torn)
+    staging.losses.extend(Loss(source, "undecodable", 1, detail=detail) for detail in torn)
     lost = {"undecodable": len(torn)} if torn else {}
     return InputReport(path, "unknown", 0, 0, lost, ("is nothing that this version reads; left out",))
 
@@ -117,7 +132,7 @@ def _nothing(reports: list[InputReport]) -> None:
     )
 
 
-def _read(path: Path, kind: str, staging: Staging, options: Options) -> InputReport:
+def _read(path: Path, source: str, kind: str, staging: Staging, options: Options) -> InputReport:
     """Read one input of a known format, and report the difference it made."""
     losses = len(staging.losses)
     keep_content = options.keep_content
@@ -127,43 +142,45 @@ def _read(path: Path, kind: str, staging: Staging, options: Options) -> InputRep
         with whole(path, staging.folder) as run:
             spans, rows = read_run(run, staging, keep_content=keep_content)
     elif kind == formats.HASH_LOG:
-        rows = _hash_log(path, staging)
+        rows = _hash_log(path, source, staging)
     elif kind == formats.RECORDING:
         staging.recordings.append(recording.decode(path.read_bytes(), str(path)))
         notes = ("describes how the recordings were made",)
     elif kind in formats.decoders():
-        spans, rows, notes = _decoded(path, kind, staging, options)
+        spans, rows, notes = _decoded(path, source, kind, staging, options)
     else:
-        spans = _otlp(path, kind, staging, keep_content=keep_content)
+        spans = _otlp(path, source, kind, staging, keep_content=keep_content)
     lost: Counter[str] = Counter()
     for loss in staging.losses[losses:]:
         lost[loss.cause] += loss.count
     return InputReport(path, kind, spans, rows, dict(lost), notes)
 
 
-def _decoded(path: Path, kind: str, staging: Staging, options: Options) -> tuple[int, int, tuple[str, ...]]:
+def _decoded(
+    path: Path, source: str, kind: str, staging: Staging, options: Options
+) -> tuple[int, int, tuple[str, ...]]:
     """A format that is a module of its own; returns its spans, its other rows, and what it remarks."""
     spans = rows = 0
     notes: dict[str, None] = {}
     with open_input(path) as stream:
-        for part in formats.decoders()[kind].read(stream, path.name, options):
-            own, others = staging.take(part, path.name, kind)
+        for part in formats.decoders()[kind].read(stream, source, options):
+            own, others = staging.take(part, source, kind)
             spans, rows = spans + own, rows + others
             notes |= dict.fromkeys(part.notes)
     return spans, rows, tuple(notes)
 
 
-def _otlp(path: Path, kind: str, staging: Staging, *, keep_content: bool) -> int:
+def _otlp(path: Path, source: str, kind: str, staging: Staging, *, keep_content: bool) -> int:
     """OTLP traces, batch by batch; returns how many spans there were."""
     spans = 0
     for batch in otlp.read(path, kind=kind, keep_content=keep_content):
         staging.losses.extend(
-            Loss(path.name, "undecodable", item.count, detail=item.detail) for item in batch.undecodable
+            Loss(source, "undecodable", item.count, detail=item.detail) for item in batch.undecodable
         )
         staging.add_content(dict(batch.content))
         spans += batch.spans.num_rows
         if batch.spans.num_rows:
-            words = to_words(batch, path.name)
+            words = to_words(batch, source)
             staging.add_spans(words.spans)
             staging.losses.extend(words.losses)
             for process in words.processes:
@@ -171,17 +188,17 @@ def _otlp(path: Path, kind: str, staging: Staging, *, keep_content: bool) -> int
     return spans
 
 
-def _hash_log(path: Path, staging: Staging) -> int:
+def _hash_log(path: Path, source: str, staging: Staging) -> int:
     """LMCache's lookup-hash log, batch by batch; returns how many keys it names."""
     keys = 0
     with open_input(path) as stream:
         for item in batches(stream, JSON, Limits()):
             if isinstance(item, Undecodable):
                 staging.losses.append(
-                    Loss(path.name, "undecodable", item.count, op="lookup", detail=item.detail)
+                    Loss(source, "undecodable", item.count, op="lookup", detail=item.detail)
                 )
                 continue
-            found = lmcache_hash_log.decode(item, path.name)
+            found = lmcache_hash_log.decode(item, source)
             asked = pl.DataFrame(found.asked, schema=COLUMNS["asked"], orient="row")
             staging.facts.keep("asked", asked)
             keys_asked = pl.DataFrame(found.keys, schema_overrides=COLUMNS["keys"])

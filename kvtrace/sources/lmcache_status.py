@@ -85,13 +85,13 @@ def read(stream: Stream, source: str, options: Options) -> Iterator[Decoded]:  #
 
 
 def decode(page: bytes, source: str) -> Decoded:
-    """A page -> rows of `metric` and `identity`; one that is no JSON object is a loss."""
+    """A page -> rows of `metric` and `identity`; one that is none is a loss."""
     try:
         document = msgspec.json.decode(page.removeprefix(b"\xef\xbb\xbf"))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         document = None
-    if not isinstance(document, dict):
-        return Decoded(losses=(Loss(source, "undecodable", 1, detail="page that is no JSON object"),))
+    if not isinstance(document, dict) or "is_healthy" not in document:
+        return Decoded(losses=(Loss(source, "undecodable", 1, detail="page that is no status of LMCache"),))
     found = _Found()
     _walk(document, PREFIX, {}, found, 0)
     rows = [
