@@ -10,6 +10,7 @@ from kvtrace.analyses._served import table as served_table
 from kvtrace.analyses.hit_funnel import table as funnel_table
 from kvtrace.errors import UsageError
 from kvtrace.run.derived import spilling
+from kvtrace.schema.vocabulary import TIERS
 
 if TYPE_CHECKING:
     from kvtrace.run import Run
@@ -79,8 +80,8 @@ SELECT e.request_id, n.tier, n.component, e.requested_tokens, e.t.value AS found
         WHEN e.loaded_tokens = e.all_found THEN e.t.value END AS credit
 FROM each e JOIN named n ON n.asked IS NOT DISTINCT FROM e.component AND n.tier = e.t.key
 """
-"""A lookup's component is the product's, a transfer's one of its parts: where one part only holds that tier, both
-are one row. What was loaded is known by tier where one tier had all of it, or where all that was found was."""
+"""A lookup's component is the product's, a transfer's one of its parts: where one part only holds that tier,
+both are one row. Loaded tokens are known by tier where one had all that was found, or it was loaded whole."""
 
 _FLOWED = """
 CREATE OR REPLACE TEMP TABLE flowed AS
@@ -108,8 +109,8 @@ SELECT request_id, tier, component,
     CASE WHEN exact THEN tokens WHEN sources = 1 THEN loaded_tokens END::BIGINT AS credit
 FROM told WHERE tokens IS NULL OR tokens > 0 OR (NOT exact AND sources <> 1)
 """
-"""What left a tier less what came into it from below began there: disk -> host 768, host -> gpu 1280 is 768 from
-the disk and 512 from the host. Where more moved than was used, one source only tells the split."""
+"""What left a tier less what came into it from below began there: disk -> host 768, host -> gpu 1280 is 768
+from the disk and 512 from the host. Where more moved than was used, one source only tells the split."""
 
 _ROWS = """
 WITH found AS (
@@ -127,16 +128,21 @@ WITH found AS (
         bool_or(loaded_tokens > 0 AND request_id NOT IN (
             SELECT request_id FROM answered WHERE by_tier UNION SELECT request_id FROM flowed)) AS is_unplaced
     FROM counted
+), tiers AS (
+    SELECT 'gpu' AS tier, NULL::VARCHAR AS component, gpu_prompt_tokens AS prompt_tokens,
+        gpu_prompt_tokens AS queried_tokens, gpu_hit_tokens AS found_tokens, gpu_hit_tokens AS loaded_tokens
+    FROM total WHERE gpu_hit_tokens IS NOT NULL
+    UNION ALL
+    SELECT coalesce(f.tier, c.tier), coalesce(f.component, c.component), t.prompt_tokens, f.queried_tokens,
+        f.found_tokens, CASE WHEN NOT (t.is_unseen OR coalesce(t.is_unplaced, false)) THEN
+            CASE WHEN c.tier IS NULL THEN 0 ELSE c.loaded_tokens END END
+    FROM found f FULL JOIN credit c ON f.tier = c.tier AND f.component IS NOT DISTINCT FROM c.component
+    CROSS JOIN total t
 )
-SELECT 'gpu' AS tier, NULL::VARCHAR AS component, gpu_prompt_tokens AS prompt_tokens,
-    gpu_prompt_tokens AS queried_tokens, gpu_hit_tokens AS found_tokens, gpu_hit_tokens AS loaded_tokens
-FROM total WHERE gpu_hit_tokens IS NOT NULL
-UNION ALL
-SELECT coalesce(f.tier, c.tier), coalesce(f.component, c.component), t.prompt_tokens, f.queried_tokens,
-    f.found_tokens, CASE WHEN NOT (t.is_unseen OR coalesce(t.is_unplaced, false)) THEN
-        CASE WHEN c.tier IS NULL THEN 0 ELSE c.loaded_tokens END END
-FROM found f FULL JOIN credit c ON f.tier = c.tier AND f.component IS NOT DISTINCT FROM c.component
-CROSS JOIN total t
+SELECT *, loaded_tokens / nullif(prompt_tokens, 0) AS of_prompt,
+    found_tokens / nullif(queried_tokens, 0) AS of_queried,
+    loaded_tokens / nullif(found_tokens, 0) AS of_found
+FROM tiers ORDER BY list_position($tiers, tier), component NULLS FIRST
 """
 
 
@@ -183,23 +189,7 @@ def hit_ratio(run: Run, *, of: str = "tokens") -> pl.DataFrame:
         connection.execute(_COUNTED, files)
         for statement in (_PARTS, _ANSWERED, _FLOWED):
             connection.execute(statement)
-        rows = pl.DataFrame(connection.sql(_ROWS).to_arrow_table())
+        rows = connection.sql(_ROWS, params={"tiers": list(TIERS)}).to_arrow_table()
     finally:
         connection.close()
-    return _with_ratios(rows)
-
-
-def _with_ratios(rows: pl.DataFrame) -> pl.DataFrame:
-    from kvtrace.schema.vocabulary import TIERS
-
-    def ratio(part: str, whole: str) -> pl.Expr:
-        return pl.when(pl.col(whole) > 0).then(pl.col(part) / pl.col(whole))
-
-    ratios = rows.with_columns(
-        of_prompt=ratio("loaded_tokens", "prompt_tokens"),
-        of_queried=ratio("found_tokens", "queried_tokens"),
-        of_found=ratio("loaded_tokens", "found_tokens"),
-        place=pl.col("tier").replace_strict({tier: at for at, tier in enumerate(TIERS)}, default=len(TIERS),
-                                            return_dtype=pl.Int64),
-    )  # fmt: skip
-    return ratios.sort("place", "component", nulls_last=False).select(list(COLUMNS)).cast(dict(COLUMNS))
+    return pl.DataFrame(rows).cast(COLUMNS)

@@ -22,14 +22,23 @@ if TYPE_CHECKING:
 ALGORITHM = "1"
 """Bumped whenever the facts of the same run can come out differently."""
 
-_KEPT = {
-    "copy": "NULL::VARCHAR AS name, NULL::VARCHAR AS run_id, NULL::VARCHAR AS trace_id, CASE WHEN "
-    "attributes['usable_tokens'] IS NOT NULL THEN MAP {'usable_tokens': attributes['usable_tokens']} END "
-    "AS attributes",
-    "request": "NULL::VARCHAR AS name, NULL::VARCHAR AS run_id, NULL::VARCHAR AS trace_id, "
-    "NULL::MAP(VARCHAR, VARCHAR) AS attributes",
-}
-"""Nouns that are read several times, and what of them is not needed here."""
+_KEPT = (
+    """
+CREATE TABLE kept_copy AS SELECT * REPLACE (
+    NULL::VARCHAR AS name, NULL::VARCHAR AS run_id, NULL::VARCHAR AS trace_id,
+    CASE WHEN attributes['usable_tokens'] IS NOT NULL
+        THEN MAP {'usable_tokens': attributes['usable_tokens']} END AS attributes) FROM copy""",
+    "DROP VIEW copy",
+    "ALTER TABLE kept_copy RENAME TO copy",
+    """
+CREATE TABLE kept_request AS SELECT * REPLACE (
+    NULL::VARCHAR AS name, NULL::VARCHAR AS run_id, NULL::VARCHAR AS trace_id,
+    NULL::MAP(VARCHAR, VARCHAR) AS attributes) FROM request""",
+    "DROP VIEW request",
+    "ALTER TABLE kept_request RENAME TO request",
+)
+"""Two nouns are read several times: in a database of our own their views make way for tables, without what is
+not needed here."""
 
 _FACTS = """
 WITH told AS (
@@ -37,7 +46,8 @@ WITH told AS (
         bool_or(op = 'blend' AND (coalesce(tokens, -1) = 0 OR coalesce(outcome IN ('skipped', 'miss'), false))
             AND coalesce(found_tokens, 1) > 0) AS noop,
         max(end_ns) FILTER (op = 'queue') AS left_queue_ns,
-        bool_or(op = 'lock_wait' AND coalesce(outcome IN ('failed', 'timeout', 'cancelled'), false)) AS refused
+        bool_or(op = 'lock_wait' AND coalesce(outcome IN ('failed', 'timeout', 'cancelled'), false))
+            AS refused
     FROM span WHERE op IN ('queue', 'blend', 'lock_wait') AND request_id IS NOT NULL GROUP BY request_id
 ), granule AS (
     SELECT identity_id, min(TRY_CAST(value AS BIGINT)) AS block FROM identity
@@ -52,7 +62,8 @@ WITH told AS (
         coalesce(i.inquiries, 0) AS inquiries, i.timed_out AS lookup_late, i.reason AS lookup_reason,
         coalesce(m.loads, 0) AS loads, coalesce(m.good, 0) AS good, coalesce(m.bad, 0) AS bad,
         coalesce(m.partly, 0) AS partly, coalesce(m.no_room, 0) AS no_room, m.timed_out AS load_late,
-        m.reason AS load_reason, m.tried, coalesce(m.handoffs, 0) AS handoffs, coalesce(m.reuses, 0) AS reuses,
+        m.reason AS load_reason, m.tried, coalesce(m.handoffs, 0) AS handoffs,
+        coalesce(m.reuses, 0) AS reuses,
         coalesce(m.vanished, 0) AS vanished, coalesce(m.broken, 0) AS broken,
         coalesce(m.unlocked, 0) AS unlocked, coalesce(t.refused, false) AS refused,
         r.selected_tokens = 0 OR (i.answerer IN (SELECT process FROM telling)) AS surely_none,
@@ -73,12 +84,13 @@ WITH told AS (
         CASE WHEN selected_tokens IS NOT NULL THEN greatest(selected_tokens, tried) END AS selected
     FROM joined
 ), hit AS (
-    SELECT *, coalesce(gpu_hit_tokens, CASE WHEN loads = 0 AND moved = 0 THEN reported_cached_tokens END) AS gpu_hit
+    SELECT *, coalesce(gpu_hit_tokens,
+        CASE WHEN loads = 0 AND moved = 0 THEN reported_cached_tokens END) AS gpu_hit
     FROM moved_known
 ), known AS (
     SELECT
-        request_id, own_engine AS engine, is_request, tiered, start_ns, end_ns, ttft_ns, status, prompt_tokens,
-        gpu_hit, selected, found, coalesce(beyond, false) AS beyond, visible, asked_ns,
+        request_id, own_engine AS engine, is_request, tiered, start_ns, end_ns, ttft_ns, status,
+        prompt_tokens, gpu_hit, selected, found, coalesce(beyond, false) AS beyond, visible, asked_ns,
         coalesce(least(asked_ns, routed_ns), start_ns, key_ns) AS first_asked_ns,
         coalesce(admitted_ns, left_queue_ns, start_ns) AS admitted_ns,
         coalesce(surely_before, prompt_tokens - computed) - gpu_hit AS loaded,
@@ -127,8 +139,8 @@ def table(run: Run) -> Path:
     target = derived_folder(run) / f"served-{files_hash(run, ALGORITHM, *partial)}.parquet"
     if not target.exists():
         connection = spilling(run)
-        for noun, unneeded in _KEPT.items():
-            _keep(connection, noun, unneeded)
+        for statement in _KEPT:
+            connection.execute(statement)
         _gather(connection, (), partial)
         with published(target) as unfinished:
             connection.sql(_FACTS).write_parquet(str(unfinished))
@@ -141,13 +153,6 @@ def _gather(connection: duckdb.DuckDBPyConnection, only: tuple[str, ...], partia
     inquire(connection, partial)
     move(connection)
     last(connection)
-
-
-def _keep(connection: duckdb.DuckDBPyConnection, noun: str, unneeded: str) -> None:
-    """Work a noun out once: in a database of our own its view makes way for a table of its rows."""
-    connection.execute(f"CREATE TABLE kept_{noun} AS SELECT * REPLACE ({unneeded}) FROM {noun}")
-    connection.execute(f"DROP VIEW {noun}")
-    connection.execute(f"ALTER TABLE kept_{noun} RENAME TO {noun}")
 
 
 def _partial_engines(run: Run) -> list[str]:

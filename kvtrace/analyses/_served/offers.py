@@ -54,9 +54,9 @@ SELECT * EXCLUDE (mine, others, gave_up, knows_whole),
 FROM decided
 """
 """Whose answer counts: the scheduler's own inquiries in order, then what a cache says of the same one; an
-answer that came after the scheduler gave up reached nobody. `beyond`: a connector of vLLM is asked for what it
-has beyond the GPU's own tokens, so that a covered prefix reads as nothing found; LMCache's multiprocess client
-reports the whole prefix, and so does a cache's own row."""
+answer that came after the scheduler gave up reached nobody. `beyond`: a connector of vLLM is asked for what
+it has beyond the GPU's own tokens, so that a covered prefix reads as nothing found; LMCache's multiprocess
+client reports the whole prefix, and so does a cache's own row."""
 
 _ROUTED = """
 CREATE OR REPLACE TEMP TABLE routed AS

@@ -19,7 +19,7 @@ def measured(facts: Frame) -> Frame:
     usable = pl.min_horizontal("selected", pl.when(beyond < 0).then(0).otherwise(beyond))
     usable = pl.when(pl.col("selected").is_not_null()).then(usable)
     lost = (pl.col("usable") - pl.col("loaded")).clip(0)
-    return (
-        facts.with_columns(usable=usable, loaded=pl.col("loaded").clip(0))
-        .with_columns(expected_tokens=pl.coalesce("selected", "found"), recomputed_tokens=lost + pl.col("later"))
-    )  # fmt: skip
+    known = facts.with_columns(usable=usable, loaded=pl.col("loaded").clip(0))
+    return known.with_columns(
+        expected_tokens=pl.coalesce("selected", "found"), recomputed_tokens=lost + pl.col("later")
+    )

@@ -26,22 +26,11 @@ __all__ = ["COLUMNS", "LOST", "hit_funnel", "table"]
 ALGORITHM = "1"
 """Bumped whenever the funnel of the same run can come out differently."""
 
-COLUMNS = pl.Schema(
-    {
-        "request_id": pl.String,
-        "prompt_tokens": pl.Int64,
-        "gpu_hit_tokens": pl.Int64,
-        "exists_tokens": pl.Int64,
-        "visible_tokens": pl.Int64,
-        "found_tokens": pl.Int64,
-        "selected_tokens": pl.Int64,
-        "loaded_tokens": pl.Int64,
-        "moved_tokens": pl.Int64,
-        "computed_tokens": pl.Int64,
-        "recomputed_tokens": pl.Int64,
-        **dict.fromkeys(LOST, pl.Int64()),
-    }
-)
+_LENGTHS = (
+    "prompt_tokens", "gpu_hit_tokens", "exists_tokens", "visible_tokens", "found_tokens", "selected_tokens",
+    "loaded_tokens", "moved_tokens", "computed_tokens", "recomputed_tokens",
+)  # fmt: skip
+COLUMNS = pl.Schema([("request_id", pl.String), *((name, pl.Int64) for name in (*_LENGTHS, *LOST))])
 
 
 def hit_funnel(run: Run, *, requests: tuple[str, ...] = ()) -> pl.DataFrame:
@@ -111,7 +100,7 @@ def table(run: Run) -> Path:
         known = pl.scan_parquet(facts).join(
             existence(run, facts).lazy(), on="request_id", how="left", maintain_order="left"
         )
-        rows = parted(measured(known)).select(list(COLUMNS)).cast(dict(COLUMNS))
+        rows = parted(measured(known)).select(list(COLUMNS)).cast(COLUMNS)
         with published(target) as partial:
             rows.sink_parquet(partial)
     return target

@@ -46,7 +46,7 @@ def _unseen(rows: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _unselected(rows: pl.LazyFrame) -> pl.LazyFrame:
-    """beyond - selected: the last token, what fills no block, and what the scheduler would not have."""
+    """Beyond - selected: the last token, what fills no block, and what the scheduler would not have."""
     block, gap, rest = pl.col("block"), pl.col("gap"), pl.col("rest")
     is_whole = pl.col("found_tokens") >= pl.col("prompt_tokens")
     last = pl.when(gap < 1).then(0).otherwise(is_whole.cast(pl.Int64))
@@ -72,7 +72,7 @@ def _unselected(rows: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _unloaded(rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Selected - loaded: the last token if it was selected, then what the loads that went wrong account for."""
+    """Selected - loaded: the last token if it was selected, then what loads that went wrong account for."""
     gap, rest = pl.col("short"), pl.col("missing")
     is_whole = pl.col("gpu_hit") + pl.col("selected_tokens") >= pl.col("prompt_tokens")
     untaken = pl.col("last_found").fill_null(0) == 0

@@ -75,7 +75,8 @@ def ledger(run: Run, *, requests: tuple[str, ...] = ()) -> pl.DataFrame:
         network_ns: its transfers from or to a peer or an object store, ns; 0 only where hops below the host
             are recorded
         recomputed_tokens: tokens selected but not loaded, and prompt tokens scheduled again later
-        store_completed_ns: when its last store that did not fail was complete, unix ns; null while one is open
+        store_completed_ns: when its last store that did not fail was complete, unix ns; null while one is
+            open
         block_hold_ns: how long its GPU blocks were held by transfers, ns
         ttft_ns: arrival to first token, as the front end saw it, else to the end of the first step that put
             one out, ns
@@ -103,7 +104,7 @@ def table(run: Run) -> Path:
             rows = rows.join(other, on="request_id", how="left", maintain_order="left")
         rows = rows.with_columns(external_hit_tokens=_hit(), ttft_ns=_ttft())
         with published(target) as partial:
-            rows.select(list(COLUMNS)).cast(dict(COLUMNS)).sink_parquet(partial)
+            rows.select(list(COLUMNS)).cast(COLUMNS).sink_parquet(partial)
     return target
 
 

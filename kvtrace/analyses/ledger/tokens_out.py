@@ -32,7 +32,8 @@ WHERE m.output_tokens > 0 AND m.request_id IS NOT NULL
 _BETWEEN = """
 WITH gap AS (
     SELECT request_id, end_ns, least(tokens, $most) AS tokens,
-        (end_ns - lag(end_ns) OVER (PARTITION BY request_id ORDER BY end_ns)) // least(tokens, $most) AS gap_ns
+        (end_ns - lag(end_ns) OVER (PARTITION BY request_id ORDER BY end_ns)) // least(tokens, $most)
+            AS gap_ns
     FROM put_out WHERE place % $parts = $part
 ), counted AS (
     SELECT request_id, end_ns, gap_ns FROM gap WHERE tokens = 1
