@@ -4,8 +4,8 @@
 
 The recording is drawn as a busy vLLM publishes: half of its rows are blocks of prompts (one event of many
 blocks), a quarter are blocks that decoding filled, a quarter evictions (an event a block); 16 tokens a block.
-The obvious way is a msgspec loop that makes a dict a block, and polars of all of them: it has no token digest,
-no sequence gaps and no unknown fields. Numbers are printed, never asserted.
+The obvious way is a msgspec loop that makes a dict a block, and polars of all of them: it has no token
+digests, no sequence gaps and no unknown fields. Numbers are printed, never asserted.
 """
 
 from __future__ import annotations

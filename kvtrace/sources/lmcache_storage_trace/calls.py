@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 MAX_NAMES = 100
 """Unknown fields and calls that a note tells apart."""
+_LATEST_S = (1 << 63) / 1e9
 CALLS = {
     "reserve_write": ("reserved", "reserve"),
     "finish_write": ("written", "write"),
@@ -131,8 +132,8 @@ class Calls:
 
     def _call(self, record: Record, started_s: float) -> None:
         seconds = started_s + record.t_mono
-        time_ns = round(seconds * 1e9) if math.isfinite(seconds) else 0
-        if not 0 < time_ns < 1 << 63:
+        time_ns = round(seconds * 1e9) if 0 < seconds < _LATEST_S else 0
+        if not time_ns:
             self.impossible += 1
             return
         name = record.qualname.removeprefix(_PREFIX)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,8 @@ from msgspec import Struct
 
 from kvtrace.sources.decoded import ROWS_A_PART, Decoded
 from kvtrace.sources.losses import Loss
-from kvtrace.sources.vllm_kv_events.digests import Chains
+from kvtrace.sources.numbering import Numbering
+from kvtrace.sources.token_digests import Chains
 from kvtrace.sources.vllm_kv_events.events import (
     BatchText,
     Cleared,
@@ -24,7 +24,6 @@ from kvtrace.sources.vllm_kv_events.events import (
     from_msgpack,
     one_by_one,
 )
-from kvtrace.sources.vllm_kv_events.numbering import Numbering
 from kvtrace.sources.vllm_kv_events.rows import MAX_INT, Rows
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from kvtrace.sources.vllm_kv_events.wire import Message
 
 BAD = (msgspec.MsgspecError, ValueError, TypeError, RecursionError, OverflowError)
+_LATEST_S = MAX_INT / 1e9
 MAX_STREAMS = 256
 """Streams (topic and data-parallel rank) of one recording that are counted apart."""
 _INTERLEAVED = (
@@ -150,8 +150,8 @@ class Reading:
     def _batch(
         self, topic: str, sequence: int | None, time_s: float, events: list[Any], rank: int | None
     ) -> None:
-        time_ns = round(time_s * 1e9) if math.isfinite(time_s) else 0
-        if not 0 < time_ns <= MAX_INT or (sequence or 0) > MAX_INT:
+        time_ns = round(time_s * 1e9) if 0 < time_s < _LATEST_S else 0
+        if not time_ns or (sequence or 0) > MAX_INT:
             self.impossible += 1
             return
         numbering, engine = self._stream(topic, rank)
@@ -196,7 +196,7 @@ class Reading:
         if self.impossible:
             found.append(Loss(self.source, "impossible_time", self.impossible, detail="batches of KV events"))
         for numbering, _engine in self.streams.values():
-            found += numbering.losses(self.source)
+            found += numbering.losses(self.source, "KV events")
         return found
 
     def _notes(self) -> list[str]:

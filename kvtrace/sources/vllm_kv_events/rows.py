@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from kvtrace.sources.vllm_kv_events.digests import DIGEST_BYTES, Chains, Digests
+from kvtrace.sources.token_digests import DIGEST_BYTES, Chains, Digests
 from kvtrace.sources.vllm_kv_events.events import KINDS
 
 KEY_SPACE = "vllm:unknown:unknown"

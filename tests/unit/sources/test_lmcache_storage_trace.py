@@ -243,7 +243,7 @@ def test_keys_in_a_tuple_are_keys(tmp_path: Path) -> None:
     assert rows(found, "key") == [("01010101",)]
 
 
-@pytest.mark.parametrize("at", [float("nan"), float("inf"), -1e10, 1e11])
+@pytest.mark.parametrize("at", [float("nan"), float("inf"), -1e10, 1e11, 1e300])
 def test_a_call_of_an_impossible_time_is_set_aside(tmp_path: Path, at: float) -> None:
     found = decode(tmp_path, header() + call("finish_write", at=at, keys=[key(1)]))
     assert [(loss.cause, loss.count) for loss in found.losses] == [("impossible_time", 1)]

@@ -301,7 +301,7 @@ def test_an_event_that_cannot_be_read_is_counted_and_its_neighbours_stay(tmp_pat
     assert picked(found.tables["block"].to_dicts(), "key") == [("0000000000000001",), ("0000000000000002",)]
 
 
-@pytest.mark.parametrize("at", [0.0, -1.0, 1e12, float("nan"), float("inf")])
+@pytest.mark.parametrize("at", [0.0, -1.0, 1e12, 1e300, float("nan"), float("inf")])
 def test_a_batch_of_an_impossible_time_is_set_aside(tmp_path: Path, at: float) -> None:
     found = decode(tmp_path, message(0, removed(1), at=at) + message(1, removed(2)))
     assert [(loss.cause, loss.count) for loss in found.losses] == [("impossible_time", 1)]

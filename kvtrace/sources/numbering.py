@@ -1,12 +1,12 @@
-"""Which batches are missing, which came twice, and where a publisher began anew?
+"""Which numbered batches are missing, which came twice, and where a publisher began anew?
 
     0 1 2 4 5      3 is missing
     0 1 2 2 3      2 came twice (the same time): it counts once
     0 1 2 0 1      a restart: later times, numbers from 0
     0 1 0 1 2 2 3  two publishers under one name: each continues its own count
 
-A publisher counts from 0. A recording that begins later lost nothing that it could have had: that is said,
-and is no gap. A number that was missing and still comes (a replay) is not missing any more.
+A publisher counts from 0 (LMCache from 1). A recording that begins later lost nothing that it could have had:
+that is said, and is no gap. A number that was missing and still comes (a replay) is not missing any more.
 """
 
 from __future__ import annotations
@@ -123,14 +123,15 @@ class Numbering:
         self.counts.append(new)
         self.restarts += 1
 
-    def losses(self, source: str) -> Iterator[Loss]:
+    def losses(self, source: str, what: str) -> Iterator[Loss]:
         """What is missing, gap by gap, and what came twice."""
         for count in self.counts:
             for gap in count.gaps:
                 if gap.count > 0:
                     yield Loss(
-                        source, "sequence_gap", gap.count, from_ns=gap.from_ns, to_ns=gap.to_ns,
-                        detail=f"batches {gap.first} to {gap.last} of the KV events",
+                        source, "sequence_gap", gap.count,
+                        from_ns=gap.from_ns or None, to_ns=gap.to_ns or None,
+                        detail=f"batches {gap.first} to {gap.last} of {what}",
                     )  # fmt: skip
         if self.duplicates:
-            yield Loss(source, "duplicate", self.duplicates, detail="batches of KV events that came again")
+            yield Loss(source, "duplicate", self.duplicates, detail=f"batches of {what} that came again")
