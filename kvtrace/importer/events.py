@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 _SAME = ("seq", "event", "key", "tier", "object_group")
 _WHO = ("engine", "process", "key_space")
 _UNKNOWN = "unknown"
+_ROUTER = "dynamo:engine:"
 
 
 def key_events(staging: Staging) -> Iterator[pa.Table]:
     """Rows of `block` from files, without those that a native recording has; counts those at once."""
     native = _native(staging)
-    owners = _owners(staging, native) if native.height else {}
+    owners = _routed(staging) | _owners(staging, native)
     return (
         _rest(rows, native, owners[source]) if source in owners else rows
         for source, rows in staging.parts("block")
@@ -74,11 +75,30 @@ def _owners(staging: Staging, native: pl.DataFrame) -> dict[str, dict[str, str |
     return owners
 
 
+def _routed(staging: Staging) -> dict[str, dict[str, str | None]]:
+    """Streams whose keys a router's own request keys repeat: block hashes and sequence hashes are one space.
+
+    Dynamo routes by the hashes that its engines publish where the engine hashes as Dynamo does (its mocker);
+    64 bits that agree are the same hash. A stream that agrees with several key spaces is left alone.
+    """
+    keys = staging.facts.table("keys").filter(pl.col("key_space").str.starts_with(_ROUTER))
+    asked = keys.select("key_space", "key").unique()
+    found: dict[str, set[str]] = {}
+    for source, rows in staging.parts("block") if asked.height else ():
+        own = _comparable(rows).filter(pl.col("key_space").str.contains(_UNKNOWN, literal=True))
+        met = own.select("key").unique().join(asked, on="key")["key_space"].unique()
+        found.setdefault(source, set()).update(met)
+    nobody: dict[str, str | None] = dict.fromkeys(_WHO)
+    return {source: nobody | {"key_space": min(own)} for source, own in found.items() if len(own) == 1}
+
+
 def _rest(rows: pa.Table, native: pl.DataFrame, owner: dict[str, str | None]) -> pa.Table:
-    """What of a stream the engine's own recording lacks, as that engine's rows."""
+    """What of a stream the engine's own recording lacks, with what is known of whose it is."""
     fresh = _comparable(rows).join(native, on=_SAME, how="anti", nulls_equal=True)["at"].sort()
     rest = rows.take(pa.array(fresh.to_arrow().cast(pa.int64())))
     for column, value in owner.items():
+        if value is None:
+            continue
         own = pl.Series(rest[column].cast(pa.string()))
         missing = own.is_null() | own.str.contains(_UNKNOWN, literal=True).fill_null(value=False)
         filled = pl.select(pl.when(missing).then(pl.lit(value)).otherwise(own)).to_series()

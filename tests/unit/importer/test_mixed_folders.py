@@ -73,6 +73,13 @@ def test_a_stream_without_a_native_recording_keeps_to_itself(tmp_path: Path) -> 
     assert rows(report, "SELECT count(*) FROM loss") == [(0,)]
 
 
+def test_a_stream_whose_keys_a_router_asked_for_is_in_the_routers_key_space(tmp_path: Path) -> None:
+    report = import_files([SAMPLES / "dynamo-hosttier" / "raw"], tmp_path / "run")
+    assert rows(report, "SELECT DISTINCT key_space FROM block") == [("dynamo:engine:unknown",)]
+    met = "SELECT count(DISTINCT key) FROM request_key WHERE key IN (SELECT key FROM block)"
+    assert rows(report, met)[0][0] > 100
+
+
 def test_an_answer_is_a_row_of_the_request_it_answers(whole: ImportReport) -> None:
     """By the id in the body and by the caller's own id, whichever the client kept."""
     joined = """
