@@ -138,6 +138,12 @@ def test_a_stream_without_usage_says_nothing_of_tokens() -> None:
     assert {"prompt_tokens", "reported_cached_tokens"} & set(row) == set()
 
 
+def test_of_usage_in_every_chunk_the_last_counts_and_a_chunk_without_it_unsays_nothing() -> None:
+    said = [usage(None), usage(16), usage(32), None]
+    sent = [body(object="chat.completion.chunk", usage=each, choices=[]) for each in said]
+    assert only(*sent)["reported_cached_tokens"] == 32
+
+
 def test_a_stream_inside_of_a_tap_is_the_same_request() -> None:
     streamed, whole = only(tap(chunks("chatcmpl-a").decode())), only(tap(body(id="chatcmpl-a")))
     assert streamed.pop("attributes") != whole.pop("attributes")  # a chunk does not say why it ended

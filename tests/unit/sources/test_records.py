@@ -29,7 +29,8 @@ LATEST = 2**63 - 1
 @pytest.mark.parametrize(
     ("value", "count"),
     [(0, 0), (12, 12), (12.0, 12), (LATEST, LATEST), (LATEST + 1, None), (-1, None), (1.5, None),
-     (True, None), ("12", None), (None, None), (math.inf, None), (math.nan, None), (1e300, None), ([1], None)],
+     (True, None), ("12", None), (None, None), (math.inf, None), (math.nan, None), (1e300, None),
+     ([1], None)],
 )  # fmt: skip
 def test_a_count_is_a_whole_number_of_64_bits(value: Any, count: int | None) -> None:
     assert whole(value) == count
