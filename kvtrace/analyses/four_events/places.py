@@ -106,8 +106,9 @@ WITH every AS (
     FROM every GROUP BY request_id, position, tier, locality
 ), ranked AS (
     SELECT p.*, row_number() OVER (PARTITION BY p.request_id, p.position ORDER BY
-        (p.exists_ns IS NULL AND NOT (coalesce(p.locality = 'local', false)
-            AND coalesce(k.stop <= r.loaded_to, false)))::INT,
+        CASE WHEN p.exists_ns IS NOT NULL AND p.locality = 'local' THEN 0
+            WHEN p.locality = 'local' AND k.stop <= r.loaded_to THEN 1
+            WHEN p.exists_ns IS NOT NULL THEN 2 ELSE 3 END,
         CASE p.locality WHEN 'local' THEN 0 WHEN 'remote' THEN 2 ELSE 1 END, NOT is_told,
         coalesce(list_position(['gpu', 'host', 'peer', 'disk', 'object'], tier), 6)) AS choice
     FROM place p JOIN asked k USING (request_id, position) JOIN asking r USING (request_id)
