@@ -70,7 +70,7 @@ class Cleared(Struct, tag="AllBlocksCleared", forbid_unknown_fields=True, gc=Fal
 
 
 class StoredArray(Stored[int | bytes], tag="BlockStored", array_like=True, gc=False):
-    """The same, positional: before vLLM 0.11 and SGLang 0.5.23."""
+    """The same, positional: older vLLM, SGLang before 0.5.23."""
 
 
 class RemovedArray(Removed[int | bytes], tag="BlockRemoved", array_like=True, gc=False):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,9 +22,9 @@ from tests.samples import samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
 SECOND = 1_000_000_000
+RECORDED = Path(__file__).parent / "recorded"
 AT = 1_795_963_408.5
 Event = dict[str, Any]
 
@@ -346,14 +347,31 @@ def test_the_columns_are_those_of_the_table() -> None:
     assert set(made.SHAPE) <= table
 
 
+def test_what_vllm_itself_encodes_is_read_whole(tmp_path: Path) -> None:
+    """engines/vllm.md 6: a batch is an array, an event a map with its type, defaults are left out."""
+    found = decode(tmp_path, (RECORDED / "vllm-kv-events.msgpack").read_bytes())
+    assert found.losses == ()
+    assert not [note for note in found.notes if "unknown" in note]
+    columns = ("seq", "event", "tier", "component", "tokens", "locality")
+    assert picked(found.tables["block"].to_dicts(), *columns) == [
+        (0, "stored", "gpu", "vllm.gpu", 16, None), (0, "stored", "gpu", "vllm.gpu", 16, None),
+        (1, "stored", "host", None, None, None), (1, "stored", "host", None, None, None),
+        (1, "stored", "host", None, None, None), (1, "removed", "gpu", "vllm.gpu", None, None),
+        (2, "stored", "disk", "vllm.offloading.fs", 16, "local"),
+        (2, "cleared", "gpu", "vllm.gpu", None, None),
+    ]  # fmt: skip
+    assert found.content == {"token_ids": 48}
+
+
 def files() -> list[Path]:
-    return [file for sample in samples() for file in (sample / "raw").rglob("*") if file.is_file()]
+    raw = [file for sample in samples() for file in (sample / "raw").rglob("*") if file.is_file()]
+    return [*raw, *RECORDED.iterdir()]
 
 
 @pytest.mark.parametrize("file", files(), ids=lambda file: f"{file.parent.parent.name}-{file.name}")
 def test_it_looks_like_exactly_its_own_files(file: Path) -> None:
     with open_input(file) as stream:
-        assert vllm_kv_events.looks_like(stream.peek(1 << 16)) is file.name.startswith("kv-events")
+        assert vllm_kv_events.looks_like(stream.peek(1 << 16)) is ("kv-events" in file.name)
 
 
 def test_a_long_first_message_is_recognised_by_its_beginning() -> None:
