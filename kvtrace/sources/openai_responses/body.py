@@ -15,7 +15,7 @@ CREATED = "created, whole seconds of the server"
 MAX_EXTRA, MAX_NAME = 32, 80
 """Extra fields of a response that are kept, and characters of their names."""
 _FIELDS = ("id", "object", "created", "model", "usage", "choices", "nvext", "error", "system_fingerprint",
-           "service_tier")  # fmt: skip
+           "service_tier", "created_at", "output", "status")  # fmt: skip
 
 
 def facts(body: Any, rows: Rows) -> dict[str, Any]:
@@ -30,7 +30,9 @@ def facts(body: Any, rows: Rows) -> dict[str, Any]:
     for choice in choices if isinstance(choices, list) else ():
         rows.drop("choices", any(_answers(at(choice, name)) for name in ("message", "delta", "text")))
         finish = text(at(choice, "finish_reason")) or finish
-    created, error = time_ns(body.get("created"), S), body.get("error")
+    output = body.get("output")
+    rows.drop("output", len(output) if isinstance(output, list) else int(output is not None))
+    created, error = time_ns(body.get("created", body.get("created_at")), S), body.get("error")
     return {
         **usage(body.get("usage")),
         "response": text(body.get("id")),
@@ -52,12 +54,19 @@ def merge(known: dict[str, Any], more: dict[str, Any]) -> None:
 
 
 def usage(said: Any) -> dict[str, int | None]:
-    """Token counts of a `usage` object."""
+    """Token counts of a `usage` object, by the names of completions, else by those of the Responses API."""
     return {
-        "prompt_tokens": whole(at(said, "prompt_tokens")),
-        "output_tokens": whole(at(said, "completion_tokens")),
-        "reported_cached_tokens": whole(at(said, "prompt_tokens_details", "cached_tokens")),
+        "prompt_tokens": _first(whole(at(said, "prompt_tokens")), whole(at(said, "input_tokens"))),
+        "output_tokens": _first(whole(at(said, "completion_tokens")), whole(at(said, "output_tokens"))),
+        "reported_cached_tokens": _first(
+            whole(at(said, "prompt_tokens_details", "cached_tokens")),
+            whole(at(said, "input_tokens_details", "cached_tokens")),
+        ),
     }
+
+
+def _first(known: int | None, other: int | None) -> int | None:
+    return other if known is None else known
 
 
 def nvext(body: Any) -> dict[str, Any]:

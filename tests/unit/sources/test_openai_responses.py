@@ -112,6 +112,17 @@ def test_a_bare_response_starts_at_its_creation_and_says_so() -> None:
     assert (row["request_id"], row["reported_cached_tokens"]) == (f"chatcmpl-{UUID}", 528)
 
 
+def test_an_answer_of_the_responses_api_says_the_same_by_other_names() -> None:
+    """Drawn from its documented names: none was recorded."""
+    counted = {"input_tokens": 542, "output_tokens": 8, "input_tokens_details": {"cached_tokens": 528}}
+    answer = {"id": "resp_1", "object": "response", "created_at": 7, "output": [{}, {}], "usage": counted}
+    found = given(openai_responses, answer)
+    (row,) = found.rows["span"]
+    assert (row["request_id"], row["start_ns"]) == ("resp_1", 7 * S)
+    assert (row["prompt_tokens"], row["output_tokens"], row["reported_cached_tokens"]) == (542, 8, 528)
+    assert (found.content, found.notes) == ({"output": 2}, [])
+
+
 def chunks(*streams: str, usage_in_last: bool = True) -> bytes:
     lines = []
     for text in ("Hel", "lo", None):
