@@ -31,6 +31,29 @@
     object[last] = value;
   };
 
+  /* A click on a head sorts by it, a second one backwards; numbers fall first, and what is not observed is last. */
+  const value = (row, column) => {
+    const cell = row.cells[column];
+    if (cell.dataset.key !== undefined) return Number(cell.dataset.key);
+    return cell.classList.contains("name") && cell.textContent !== "not observed" ? cell.textContent : null;
+  };
+  const compare = (one, other) => (typeof one === "string" ? one.localeCompare(other) : one - other);
+  for (const button of document.querySelectorAll("table.sortable th button")) {
+    button.addEventListener("click", () => {
+      const head = button.parentElement;
+      const body = head.closest("table").tBodies[0];
+      const column = head.cellIndex;
+      const rows = [...body.rows].map((row) => [value(row, column), row]);
+      const numbers = rows.some(([key]) => typeof key === "number");
+      const rising = head.ariaSort ? head.ariaSort !== "ascending" : !numbers;
+      for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", rising ? "ascending" : "descending");
+      rows.sort(([one], [other]) =>
+        one === null || other === null ? (one === null) - (other === null) : compare(one, other) * (rising ? 1 : -1));
+      body.append(...rows.map(([, row]) => row));
+    });
+  }
+
   if (typeof DecompressionStream === "undefined") return fail("This browser is too old to draw the figures; the numbers are in the tables.");
   const packed = document.getElementById("plotly").textContent.trim();
   const bytes = Uint8Array.from(atob(packed), (char) => char.charCodeAt(0));

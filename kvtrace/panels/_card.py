@@ -27,3 +27,5 @@ class Table:
     caption: str = ""
     names: int = 1
     """How many columns at the left are names; the others are numbers and stand to the right."""
+    keys: tuple[tuple[float | None, ...], ...] = ()
+    """A number a cell, by which its column sorts; None sorts a name by its text. Without keys: no sorting."""

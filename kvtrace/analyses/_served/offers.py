@@ -4,7 +4,7 @@
     lookup   what the cache reported  ┘            else the time of its first key
 
 inquired  its inquiries: what the first decisive one found, whether one ended in time
-routed    what a router saw when it first chose a worker
+routed    what a router saw when it first chose a worker; one decision may have several observers
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ client reports the whole prefix, and so does a cache's own row."""
 _ROUTED = """
 CREATE OR REPLACE TEMP TABLE routed AS
 SELECT request_id, min(start_ns) AS routed_ns,
-    arg_min({'seen': found_tokens}, start_ns).seen AS visible
+    arg_min(found_tokens, start_ns) AS visible
 FROM span
 WHERE op = 'route' AND request_id IN (SELECT request_id FROM asked)
 GROUP BY request_id
