@@ -28,9 +28,20 @@ ORDER = {
     "hold": ("request_id", "start_ns", "transfer_id"),
     "held_share": ("time_ns",),
     "explain": ("request_id", "position"),
+    "hit_funnel": ("request_id",),
+    "hit_ratio": ("tier", "component"),
+    "ledger": ("request_id",),
+    "residency": ("tier", "component", "time_ns"),
+    "store_lag": ("request_id",),
+    "missed_by_lag": ("request_id", "producer_request_id"),
+    "four_events": ("request_id", "first_position"),
+    "visibility": ("backend", "tier"),
 }
 """Analysis -> the columns that name a row."""
-INSTANTS = ("start_ns", "end_ns", "time_ns")
+INSTANTS = (
+    "start_ns", "end_ns", "time_ns", "finished_ns", "queued_ns", "submitted_ns", "completed_ns",
+    "published_ns", "exists_ns", "visible_ns", "selected_ns", "loaded_ns", "store_completed_ns",
+)  # fmt: skip
 NAMES = (*sorted(path.parent.name for path in SAMPLES.glob("*/raw")), "empty")
 
 

@@ -16,8 +16,11 @@ def in_order(blocks: list[Row]) -> list[Row]:
         row for row in blocks if row["event"] in (*BRING, *TAKE, "cleared") and row["time_ns"] is not None
     ]
     known = [row for row in known if row.get("evidence") != "predicted"]
-    seq = lambda row: -1 if row["seq"] is None else row["seq"]  # noqa: E731
-    return sorted(known, key=lambda row: (row["time_ns"], seq(row), row["event"] in BRING))
+    return sorted(known, key=lambda row: (row["time_ns"], _number(row), row["event"] in BRING))
+
+
+def _number(row: Row) -> int:
+    return -1 if row["seq"] is None else int(row["seq"])
 
 
 def states(blocks: list[Row]) -> dict[int, dict[tuple[Any, ...], Row]]:

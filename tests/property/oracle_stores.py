@@ -94,7 +94,7 @@ def _latest(parts: list[tuple[int, int | None]]) -> int | None:
 
 def prompt(keys: list[Row], name: str) -> list[Row]:
     """Keys from the first on, as long as each says its tokens."""
-    known = []
+    known: list[Row] = []
     for key in sorted((key for key in keys if key["request_id"] == name), key=lambda key: key["position"]):
         if key["tokens"] is None or key["position"] != len(known):
             break

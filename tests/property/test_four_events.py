@@ -42,8 +42,8 @@ def world(draw: st.DrawFn) -> World:
         if draw(st.booleans()):
             counts = [draw(st.sampled_from((0, 0, 1, 2))) for _ in TIERS]
             said = {"worker_id": worker} | dict(zip(COUNTS, map(str, counts), strict=True))
-            ends = {"start_ns": start + 1, "end_ns": start + 2, "attributes": said}
-            spans.append({"op": "route", "observer": "router", **own, **ends})
+            chosen = {"start_ns": start + 1, "end_ns": start + 2, "attributes": said}
+            spans.append({"op": "route", "observer": "router", **own, **chosen})
         keys += [{"request_id": name, "position": n, "key": key, "key_space": "s", "tokens": 16}
                  for n, key in enumerate("abc"[: draw(st.integers(1, 3))])]  # fmt: skip
     return spans, keys, blocks
@@ -134,7 +134,7 @@ def _gone(blocks: list[Row], key: str, at: int) -> bool:
 @cases(14)
 def test_every_position_is_what_the_replay_says(worlds: list[World]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        rows = four_events(write_run(Path(folder) / "run", **packed(worlds))).to_dicts()
+        rows = four_events(write_run(Path(folder) / "run", None, **packed(worlds))).to_dicts()
     for number, drawn in enumerate(worlds):
         for name in ("r0", "r1"):
             mine = [row for row in rows if row["request_id"] == f"w{number:02d}.{name}"]

@@ -102,7 +102,7 @@ def test_every_request_is_judged_as_the_definition_says(worlds: list[tuple[list[
     with tempfile.TemporaryDirectory() as folder:
         found = {
             row["request_id"]: row
-            for row in store_lag(write_run(Path(folder) / "run", **packed(worlds))).to_dicts()
+            for row in store_lag(write_run(Path(folder) / "run", None, **packed(worlds))).to_dicts()
         }
     for number, (spans, keys) in enumerate(worlds):
         for name in NAMES:
@@ -116,7 +116,7 @@ def test_every_missed_key_is_found_by_looking_at_every_store(
     worlds: list[tuple[list[Row], list[Row]]],
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        rows = missed_by_lag(write_run(Path(folder) / "run", **packed(worlds))).rows()
+        rows = missed_by_lag(write_run(Path(folder) / "run", None, **packed(worlds))).rows()
     found = {(request, producer): (tokens, late) for request, producer, tokens, late in rows}
     expected = {}
     for number, (spans, keys) in enumerate(worlds):

@@ -57,7 +57,7 @@ def route(gpu: int | None = 0, host: int = 0, disk: int = 0, worker: str = "w0",
 
 def drawn(tmp_path: Path, *spans: Row, **tables: list[Row]) -> Run:
     rows = [{"span_id": number, **row} for number, row in enumerate(spans, 1)]
-    return write_run(tmp_path / "run", span=rows, **tables)
+    return write_run(tmp_path / "run", None, span=rows, **tables)
 
 
 def told(run: Run, name: str = "r0") -> list[tuple[Any, ...]]:

@@ -25,7 +25,7 @@ def event(time_ns: int | None, word: str, key: str | None = "a", **more: Any) ->
 
 
 def drawn(tmp_path: Path, *rows: Row, **tables: list[Row]) -> Run:
-    return write_run(tmp_path / "run", block=list(rows), **tables)
+    return write_run(tmp_path / "run", None, block=list(rows), **tables)
 
 
 def told(run: Run, *columns: str, **options: Any) -> list[tuple[Any, ...]]:

@@ -34,7 +34,7 @@ def lookup(start: int, end: int | None, found: int | None, **more: Any) -> Row:
 
 def drawn(tmp_path: Path, *spans: Row, **tables: list[Row]) -> Run:
     rows = [{"span_id": number, **row} for number, row in enumerate(spans, 1)]
-    return write_run(tmp_path / "run", span=rows, **tables)
+    return write_run(tmp_path / "run", None, span=rows, **tables)
 
 
 def only(run: Run, name: str = "r0") -> Row:
