@@ -183,6 +183,8 @@ def _otlp(path: Path, source: str, kind: str, staging: Staging, *, keep_content:
             words = to_words(batch, source)
             staging.add_spans(words.spans)
             staging.losses.extend(words.losses)
+            if words.aliases is not None:
+                staging.facts.keep("given", words.aliases)
             for process in words.processes:
                 staging.add_process(process)
     return spans

@@ -129,3 +129,34 @@ def test_our_eyes_in_the_api_process_win_over_the_engines_own_span(tmp_path: Pat
         run = write_run(tmp_path / f"run{number}", span=rows[:number])
         query = "SELECT engine, gpu_hit_tokens, output_tokens FROM request"
         assert run.connection().sql(query).fetchall() == [("shim" if number == 3 else "core", 5, 7)]
+
+
+def test_a_routers_log_and_its_span_are_one_choice_with_what_either_knows(tmp_path: Path) -> None:
+    """The log counts blocks, of the size of the keys that the request asked for; the host weighs 0.75 there."""
+    log = {"worker_id": "7", "device_blocks": "2", "host_pinned_blocks": "4", "disk_blocks": "0"}
+    rows = [
+        {"op": "route", "request_id": "a", "start_ns": 12, "end_ns": 14, "span_id": 1, "engine": "7",
+         "attributes": {**log, "effective_blocks": "5.0"}},
+        {"op": "route", "request_id": "a", "start_ns": 10, "end_ns": 15, "span_id": 2, "engine": "7",
+         "requested_tokens": 130, "predicted_tokens": 96},
+        {"op": "route", "request_id": "a", "start_ns": 30, "span_id": 3, "engine": "8", "attempt": 2},
+        {"op": "route", "start_ns": 40, "span_id": 4, "attributes": log},
+        {"op": "route", "start_ns": 40, "span_id": 5},
+    ]  # fmt: skip
+    keys = [{"request_id": "a", "position": n, "tokens": 16, "key": str(n)} for n in range(8)]
+    run = write_run(tmp_path / "run", span=rows, request_key=keys)
+    found = run.sql(
+        """
+        SELECT request_id, attempt, start_ns, end_ns, engine, requested_tokens, found_tokens, found_by_tier,
+            predicted_tokens, observers
+        FROM route ORDER BY start_ns, span_id
+        """
+    ).to_dicts()
+    first, second, *unknown = found
+    assert first.pop("found_by_tier") == {"gpu": 32, "host": 64, "disk": 0}
+    assert first == {
+        "request_id": "a", "attempt": 1, "start_ns": 10, "end_ns": 15, "engine": "7", "requested_tokens": 130,
+        "found_tokens": 96, "predicted_tokens": 80, "observers": 2,
+    }  # fmt: skip
+    assert (second["attempt"], second["found_tokens"], second["observers"]) == (2, None, 1)
+    assert [(row["found_tokens"], row["observers"]) for row in unknown] == [(None, 1)] * 2
