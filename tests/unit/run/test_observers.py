@@ -132,7 +132,7 @@ def test_our_eyes_in_the_api_process_win_over_the_engines_own_span(tmp_path: Pat
 
 
 def test_a_routers_log_and_its_span_are_one_choice_with_what_either_knows(tmp_path: Path) -> None:
-    """The log counts blocks, of the size of the keys that the request asked for; the host weighs 0.75 there."""
+    """The log counts blocks, of the size of the keys that the request asked for; the host weighs 0.75."""
     log = {"worker_id": "7", "device_blocks": "2", "host_pinned_blocks": "4", "disk_blocks": "0"}
     rows = [
         {"op": "route", "request_id": "a", "start_ns": 12, "end_ns": 14, "span_id": 1, "engine": "7",
