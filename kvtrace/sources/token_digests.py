@@ -37,8 +37,11 @@ class Chains:
     _waiting: dict[Any, list[tuple[int, list[Any], Sequence[int], int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """blake2b takes keys of up to 64 bytes."""
-        self._keyed = blake2b(key=self.key[:64], digest_size=DIGEST_BYTES)
+        """A key of fixed length before the content: BLAKE2 cannot be extended.
+
+        That is as good as its own key parameter, which takes a compression more for every block.
+        """
+        self._keyed = blake2b(blake2b(self.key, digest_size=32).digest(), digest_size=DIGEST_BYTES)
 
     def add(self, into: Digests, hashes: list[Any], parent: Any, tokens: list[int], size: int) -> None:
         """Append the digest of every block; those that wait are null until `settle`."""

@@ -31,6 +31,7 @@ SHAPE = {
 }  # fmt: skip
 MAX_INT = (1 << 63) - 1
 _MASK = (1 << 64) - 1
+NONE: list[Any] = []
 
 
 class Rows:
@@ -60,18 +61,16 @@ class Rows:
         keys, before = self._keys, len(self._keys)
         shapes, counts, of_shape = self._shapes, self._counts, self._of_shape
         for event in events:
-            kind = KINDS[type(event)]
-            size, parent, named, owner, group, locality = 0, None, None, None, None, None
-            hashes: list[Any] = []
+            kind, hashes, parent = KINDS[type(event)], NONE, None
             if kind == "stored":
-                hashes, size, parent = event.block_hashes, event.block_size, event.parent_block_hash
-            elif kind != "cleared":
+                hashes, parent, size = event.block_hashes, event.parent_block_hash, event.block_size
+                shape = (kind, event.medium, event.ownership, event.group_idx, event.locality, size)
+            elif kind == "removed":
                 hashes = event.block_hashes
-            if kind == "other":
-                named = event.name
-            elif kind != "cleared":
-                owner, group, locality = event.ownership, event.group_idx, event.locality
-            shape = (kind, event.medium, owner, group, locality, size, named)
+                shape = (kind, event.medium, event.ownership, event.group_idx, event.locality, 0)
+            else:  # cleared, or an event that nobody knows, which keeps its name
+                hashes = getattr(event, "block_hashes", NONE)
+                shape = (kind, event.medium, getattr(event, "name", None), None, None, 0)
             number = shapes.get(shape)
             if number is None and (number := self._new(shape)) is None:
                 continue
@@ -107,7 +106,8 @@ class Rows:
 
     def _new(self, shape: tuple[Any, ...]) -> int | None:
         """A shape's number; None, and counted, when its numbers fit into no column."""
-        kind, medium, owner, group, locality, size, named = shape
+        kind, medium, owner, group, locality, size = shape
+        name, owner = (owner, None) if kind == "other" else (None, owner)
         if not 0 <= size <= MAX_INT:
             self.undecodable += 1
             return None
@@ -122,7 +122,7 @@ class Rows:
                 None if group is None else str(group),
                 locality.lower() if locality else None,
                 medium,
-                named,
+                name,
             )
         )
         return number
