@@ -25,6 +25,12 @@ _NOTHING = (
     "fill this (kvtrace run), or the cache's own spans (LMCache: lmcache server --enable-tracing "
     "--otlp-endpoint). Object counts of a status page are residency, not hits."
 )
+_TERMS = {
+    "of_prompt": ("loaded_tokens", "prompt_tokens"),
+    "of_queried": ("found_tokens", "queried_tokens"),
+    "of_found": ("loaded_tokens", "found_tokens"),
+}
+"""Ratio -> what it is of what."""
 _FOUND, _LOADED = "#a3a9c9", "#009e73"
 
 
@@ -80,7 +86,7 @@ def draw(frames: HitRatio) -> go.Figure:
                 [
                     plain(_name(row)),
                     plain(f"{words} {count(row[column])} tokens"),
-                    plain(f"{of}: {_share(row[ratio])}"),
+                    plain(f"{of}: {_share(row, ratio)}"),
                 ]
                 for row in rows
             ],
@@ -89,8 +95,12 @@ def draw(frames: HitRatio) -> go.Figure:
     return figure
 
 
-def _share(ratio: float | None) -> str:
-    return NOT_OBSERVED if ratio is None else f"{100 * ratio:.1f} %"
+def _share(row: dict[str, Any], ratio: str) -> str:
+    """A ratio of a row in percent; of nothing there is none."""
+    part, whole = _TERMS[ratio]
+    if row[whole] == 0 and row[part] is not None:
+        return NONE
+    return NOT_OBSERVED if row[ratio] is None else f"{100 * row[ratio]:.1f} %"
 
 
 def notes(frames: HitRatio) -> tuple[str, ...]:
@@ -111,7 +121,7 @@ def table(frames: HitRatio) -> Table | None:
             visible(row["tier"]),
             NONE if row["component"] is None else visible(row["component"]),
             *(count(row[f"{name}_tokens"]) for name in ("prompt", "queried", "found", "loaded")),
-            *(_share(row[name]) for name in ("of_prompt", "of_queried", "of_found")),
+            *(_share(row, ratio) for ratio in _TERMS),
         )
         for row in frames.rows.iter_rows(named=True)
     )

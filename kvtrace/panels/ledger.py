@@ -131,16 +131,14 @@ def draw(frames: Ledger) -> go.Figure:
 
 
 def notes(frames: Ledger) -> tuple[str, ...]:
-    """Which requests are shown."""
+    """Which requests are shown, where not all are."""
     shown = frames.rows.height
+    if shown == frames.requests:
+        return ()
     started = frames.rows["ttft_ns"].count()
-    said = (
-        f"All {many(shown, 'request')} of this run."
-        if shown == frames.requests
-        else f"{many(shown, 'request')} of {frames.requests:,}: the {started:,} slowest to their first token"
-        + (f", and {shown - started:,} of {frames.without:,} that have none." if frames.without else ".")
-    )
-    return (said,)
+    others = f", and {shown - started:,} of {frames.without:,} that have none" if frames.without else ""
+    which = f"the {started:,} slowest to their first token{others}"
+    return (f"{many(shown, 'request')} of {frames.requests:,} are shown: {which}.",)
 
 
 def table(frames: Ledger) -> Table | None:
