@@ -108,10 +108,11 @@ def notes(frames: HitRatio) -> tuple[str, ...]:
     unknown = [_name(row) for row in frames.rows.iter_rows(named=True) if row["loaded_tokens"] is None]
     if not unknown:
         return ()
-    return (
-        f"Used tokens of {', '.join(unknown)}: {NOT_OBSERVED}. Either nobody saw what the engine used, or "
-        "some request had a find in several tiers, of which only a part was used.",
+    why = (
+        "Either nobody saw what the engine used, or some request had a find in several tiers, of which only a "
+        "part was used."
     )
+    return (f"Used tokens of {', '.join(unknown)}: {NOT_OBSERVED}. {why}",)
 
 
 def table(frames: HitRatio) -> Table | None:

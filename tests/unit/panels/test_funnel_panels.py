@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from kvtrace.errors import UsageError
 from kvtrace.panels import hit_funnel, hit_ratio, ledger
+from kvtrace.panels._text import NONE
 from kvtrace.report import Entry, page
 from tests.rows import write_run
 from tests.unit.analyses.serving import PROMPT, asked, decode, loaded, lookup, prefill, store, written
@@ -31,8 +32,8 @@ def test_the_funnel_names_what_was_lost_between_its_stages(tmp_path: Path) -> No
     frames = hit_funnel.data(two(tmp_path))
     (bars,) = hit_funnel.draw(frames).data
     assert dict(zip(bars.y, bars.x, strict=True)) == {
-        "existed in some tier": 0, "visible to the router": 0, "found by the lookup": 1200, "filled no block": 48,
-        "selected to be loaded": 1152, "loaded and used": 1152,
+        "existed in some tier": 0, "visible to the router": 0, "found by the lookup": 1200,
+        "filled no block": 48, "selected to be loaded": 1152, "loaded and used": 1152,
     }  # fmt: skip
     assert list(bars.text)[:3] == ["not observed", "not observed", ""]
 
@@ -69,9 +70,9 @@ def test_a_tier_has_what_it_had_and_what_was_used(tmp_path: Path) -> None:
     assert table is not None
     nobody = "not observed"
     assert table.rows == (
-        ("gpu", "–", "1,536", "1,536", "0", "0", "0.0 %", "0.0 %", "–"),
+        ("gpu", NONE, "1,536", "1,536", "0", "0", "0.0 %", "0.0 %", NONE),
         ("host", "lmcache.l1", "1,536", nobody, nobody, "1,152", "75.0 %", nobody, nobody),
-        ("unknown", "–", "1,536", nobody, "1,200", "0", "0.0 %", nobody, "0.0 %"),
+        ("unknown", NONE, "1,536", nobody, "1,200", "0", "0.0 %", nobody, "0.0 %"),
     )
     found, used = hit_ratio.draw(frames).data
     assert sum(found.x) == 1200
@@ -125,7 +126,8 @@ def test_the_page_has_a_head_to_click_and_a_number_to_sort_by(tmp_path: Path) ->
 def test_the_dots_of_the_ledger_are_times_that_were_observed(tmp_path: Path) -> None:
     traces = ledger.draw(ledger.data(two(tmp_path))).data
     assert {trace.name: list(trace.y) for trace in traces} == {
-        "to first token": [1], "lookups": [1], "host to GPU": [1], "GPU to host": [1], "between tokens, p99": [1],
+        "to first token": [1], "lookups": [1], "host to GPU": [1], "GPU to host": [1],
+        "between tokens, p99": [1],
     }  # fmt: skip
 
 
