@@ -1,5 +1,7 @@
 """Where each key of a request could have come from, the best place of each, and the four events there.
 
+latest   (request, position, place of a copy): its last stay there before the decision
+seen     of them those that were there then; told, computed: what others say or let one derive
 place    (request, position, tier, locality): by events of the key, the engine's own hit, an answer, a router
 best     one a position: where it existed before where it did not, local before remote, seen before unseen,
          then the order of the tiers
@@ -8,22 +10,38 @@ judged   the four events at it: a time and who says so; who says so alone: it wa
 
 from __future__ import annotations
 
+_LATEST = """
+CREATE OR REPLACE TEMP TABLE latest AS
+WITH place AS (
+    SELECT DISTINCT key_space, key, tier, component, engine, locality, object_group FROM stay
+), probe AS (
+    SELECT k.request_id, k.position, r.decided_ns, r.engine AS own_engine, p.*
+    FROM asked k JOIN asking r USING (request_id)
+    JOIN place p ON p.key_space = k.key_space AND p.key = k.key
+    WHERE r.decided_ns IS NOT NULL
+)
+SELECT p.*, s.start_ns, s.end_ns, s.published_ns, s.evidence, s.is_plane
+FROM probe p ASOF JOIN stay s ON s.key_space = p.key_space AND s.key = p.key AND s.tier = p.tier
+    AND s.component IS NOT DISTINCT FROM p.component AND s.engine IS NOT DISTINCT FROM p.engine
+    AND s.locality IS NOT DISTINCT FROM p.locality AND s.object_group IS NOT DISTINCT FROM p.object_group
+    AND p.decided_ns >= s.start_ns
+"""
+"""The stay of a key in each place that began last before the decision: earlier ones are over by then."""
+
 _SEEN = """
 CREATE OR REPLACE TEMP TABLE seen AS
 WITH worker AS (
     SELECT engine FROM asking WHERE engine IS NOT NULL
     UNION SELECT engine FROM block WHERE tier = 'gpu' AND engine IS NOT NULL
 )
-SELECT k.request_id, k.position, s.tier, CASE WHEN s.engine IS NULL OR r.engine IS NULL THEN s.locality
-        WHEN s.locality = 'remote' OR (s.engine <> r.engine AND s.engine IN (FROM worker)) THEN 'remote'
+SELECT request_id, position, tier, CASE WHEN engine IS NULL OR own_engine IS NULL THEN locality
+        WHEN locality = 'remote' OR (engine <> own_engine AND engine IN (FROM worker)) THEN 'remote'
         ELSE 'local' END AS locality,
-    s.start_ns AS exists_ns, coalesce(s.evidence, 'native') AS exists_evidence,
-    CASE WHEN s.published_ns <= r.decided_ns THEN s.published_ns
-        WHEN s.is_plane THEN s.start_ns END AS visible_ns,
-    CASE WHEN s.published_ns <= r.decided_ns THEN coalesce(s.evidence, 'native')
-        WHEN s.is_plane THEN 'derived' END AS visible_evidence, 0 AS basis
-FROM asked k JOIN asking r USING (request_id) JOIN stay s ON s.key_space = k.key_space AND s.key = k.key
-WHERE s.start_ns <= r.decided_ns AND (s.end_ns IS NULL OR s.end_ns > r.decided_ns)
+    start_ns AS exists_ns, coalesce(evidence, 'native') AS exists_evidence,
+    CASE WHEN published_ns <= decided_ns THEN published_ns WHEN is_plane THEN start_ns END AS visible_ns,
+    CASE WHEN published_ns <= decided_ns THEN coalesce(evidence, 'native')
+        WHEN is_plane THEN 'derived' END AS visible_evidence, 0 AS basis
+FROM latest WHERE end_ns IS NULL OR end_ns > decided_ns
 """
 """What lies with a cache server, which serves no request itself, is as near to one engine as to another."""
 
@@ -119,9 +137,7 @@ SELECT * FROM ranked WHERE choice = 1
 _JUDGED = """
 CREATE OR REPLACE TEMP TABLE judged AS
 WITH gone AS (
-    SELECT DISTINCT k.request_id, k.position
-    FROM asked k JOIN asking r USING (request_id) JOIN stay s ON s.key_space = k.key_space AND s.key = k.key
-    WHERE s.end_ns <= r.decided_ns
+    SELECT DISTINCT request_id, position FROM latest WHERE end_ns <= decided_ns
 ), plane AS (
     SELECT DISTINCT key_space FROM block WHERE event = 'published' OR component LIKE 'dynamo.%'
 ), fact AS (
@@ -172,4 +188,4 @@ SELECT
 FROM happened
 """
 
-PLACES = (_SEEN, _TOLD, _COMPUTED, _BEST, _JUDGED)
+PLACES = (_LATEST, _SEEN, _TOLD, _COMPUTED, _BEST, _JUDGED)

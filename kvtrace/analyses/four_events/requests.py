@@ -94,9 +94,12 @@ LEFT JOIN used u USING (request_id) LEFT JOIN answered a USING (request_id)
 
 _STAYS = """
 CREATE OR REPLACE TEMP TABLE stay AS
-SELECT key_space, key, tier, component, engine, locality, start_ns, end_ns, published_ns, evidence,
-    coalesce(component LIKE 'dynamo.%', false) AS is_plane
+SELECT key_space, key, tier, component, engine, locality, object_group, start_ns, end_ns, published_ns,
+    evidence, coalesce(component LIKE 'dynamo.%', false) AS is_plane
 FROM residency WHERE key IN (SELECT key FROM request_key)
+QUALIFY row_number() OVER (
+    PARTITION BY key_space, key, tier, component, engine, locality, object_group, start_ns
+    ORDER BY end_ns DESC NULLS FIRST) = 1
 """
 
 _ASKED = """

@@ -151,6 +151,13 @@ def test_a_copy_that_has_gone_before_the_choice_does_not_exist(tmp_path: Path) -
     ]
 
 
+def test_a_copy_that_came_went_and_came_in_one_instant_is_there(tmp_path: Path) -> None:
+    words = ("stored", "removed", "stored")
+    blocks = [block(40, "a", word, seq=number) for number, word in enumerate(words)]
+    run = drawn(tmp_path, asked(0), route(), block=blocks, request_key=keys("a"))
+    assert told(run)[0][2:5] == ("host", "local", "40 native")
+
+
 def test_a_request_does_not_find_what_it_stored_itself(tmp_path: Path) -> None:
     run = drawn(tmp_path, asked(0), route(), block=[block(130, "a")], request_key=keys("a"))
     assert told(run)[0][2:5] == (None, None, "?")
