@@ -97,7 +97,10 @@ def notes(frames: FourEvents) -> tuple[str, ...]:
     said = []
     remote = sum(frames.places.filter(pl.col("locality") == "remote")["exists"].to_list())
     if remote:
-        said.append(f"{count(remote)} tokens existed only on another engine than the one that served them.")
+        said.append(
+            f"{count(remote)} tokens existed, as was recorded or follows, only on another engine than the "
+            "one that served them."
+        )
     for word in WORDS:
         unwatched = sum(frames.places[f"{word}_unwatched"].to_list())
         if unwatched:

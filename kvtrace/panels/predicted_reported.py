@@ -103,7 +103,9 @@ def _others(requests: int) -> str:
 
 def notes(frames: PredictedReported) -> tuple[str, ...]:
     """How many lie off the diagonal, and who has no point."""
-    said = []
+    said: list[str] = []
+    if frames.empty:
+        return ()
     if frames.more:
         said.append(
             f"{many(frames.more, 'request')} of {frames.requests:,} had more cached tokens than forecast: a "

@@ -76,8 +76,9 @@ def four_events(run: Run) -> pl.DataFrame:
 
     exists: an event of the key brought it to the tier and none took it; else the engine's own hit, an answer
     of a lookup, or a load of it proves it, at the latest then. derived: it was loaded, so it was there, and
-    no record says where; or, elsewhere, an earlier request computed it on an engine none of whose events of
-    these keys was recorded: it may be gone. Evidence without a time: its last known copy had gone.
+    no record says where; or, elsewhere, an earlier request computed the whole block on an engine none of
+    whose events of these keys was recorded: it may be gone. Evidence without a time: its last known copy had
+    gone.
     visible: the router says what it counted on the engine it chose (tokens or blocks by tier, from the first
     on), a published event says so, or it is on the event plane that routers read (derived: not that they
     applied it); without a router, what the lookup found and the GPU's own hit. Not visible elsewhere is

@@ -97,16 +97,20 @@ WITH made AS (
     GROUP BY ALL
 ), watched AS (
     SELECT DISTINCT key_space, engine FROM block
+), whole AS (
+    SELECT request_id, max(tokens) AS tokens FROM asked GROUP BY request_id
 )
 SELECT k.request_id, k.position, 'unknown' AS tier, 'remote' AS locality, min(m.made_ns) AS exists_ns,
     'derived' AS exists_evidence, NULL::BIGINT AS visible_ns, NULL::VARCHAR AS visible_evidence, 4 AS basis
-FROM asked k JOIN asking r USING (request_id) JOIN made m ON m.key_space = k.key_space AND m.key = k.key
-WHERE m.engine <> r.engine AND m.made_ns <= r.decided_ns AND r.is_routed
-    AND NOT EXISTS (SELECT 1 FROM watched w
-        WHERE w.key_space = k.key_space AND (w.engine = m.engine OR w.engine IS NULL))
+FROM asked k JOIN asking r USING (request_id) JOIN whole w USING (request_id)
+JOIN made m ON m.key_space = k.key_space AND m.key = k.key
+WHERE k.tokens = w.tokens AND m.engine <> r.engine AND m.made_ns <= r.decided_ns AND r.is_routed
+    AND NOT EXISTS (SELECT 1 FROM watched e
+        WHERE e.key_space = k.key_space AND (e.engine = m.engine OR e.engine IS NULL))
 GROUP BY k.request_id, k.position
 """
-"""What an earlier request computed on another engine, of whose keys no event was recorded: it may be gone."""
+"""What an earlier request computed on another engine, of whose keys no event was recorded: it may be gone. A
+block that is not full is kept by nobody."""
 
 _BEST = """
 CREATE OR REPLACE TEMP TABLE best AS

@@ -179,6 +179,10 @@ def test_what_an_earlier_request_computed_on_another_engine_may_still_be_there(t
     asked_keys = [*keys("a"), *keys("a", name="r1")]
     run = drawn(tmp_path, earlier, asked(0), route(said={"router_mode": "kv"}), request_key=asked_keys)
     assert told(run) == [(0, 16, "unknown", "remote", "90 derived", "- derived", "- native", "- native")]
+    tail = [*keys("a", "b"), *keys("a", "b", name="r1")]
+    tail = [row | {"tokens": 5 if row["position"] == 1 else 16} for row in tail]
+    run = drawn(tmp_path / "tail", earlier, asked(0), route(), request_key=tail)
+    assert [row[1:3] for row in told(run)] == [(16, "unknown"), (5, None)]
     watched = [block(60, "y", engine="w1"), block(1, "x", tier="gpu", engine="w1")]
     run = drawn(tmp_path / "w", earlier, asked(0), route(), request_key=asked_keys, block=watched)
     assert told(run)[0][2:5] == (None, None, "?")

@@ -157,7 +157,8 @@ def test_what_existed_elsewhere_and_was_computed_again_is_said(tmp_path: Path) -
         ("exists", [16]), ("visible", [0]), ("selected", [0]), ("loaded", [0]),
     ]  # fmt: skip
     assert four_events.notes(frames) == (
-        "16 tokens existed only on another engine than the one that served them.",
+        "16 tokens existed, as was recorded or follows, only on another engine than the one that served "
+        "them.",
     )
     table = four_events.table(frames)
     assert table is not None
