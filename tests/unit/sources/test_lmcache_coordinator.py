@@ -19,7 +19,7 @@ AT = 1_795_995_601.5
 
 
 def key(chunk: str = "aa01", rank: int = 1, **more: Any) -> dict[str, Any]:
-    kv_rank = 2 << 24 | rank << 16 | 2 << 8 | rank
+    kv_rank = 2 << 24 | rank << 16 | 1 << 8  # two nodes of one worker each: its local rank is 0
     found = {"chunk_hash_hex": chunk, "model_name": "tiny", "kv_rank": kv_rank, "object_group_id": 3}
     return found | {"cache_salt": "", **more}
 

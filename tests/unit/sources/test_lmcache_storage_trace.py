@@ -45,7 +45,7 @@ def tagged(tag: str, value: Any) -> dict[str, Any]:
 
 
 def key(chunk: int, rank: int = 0, group: int = 0, **more: Any) -> dict[str, Any]:
-    kv_rank = 2 << 24 | rank << 16 | 2 << 8 | rank
+    kv_rank = 2 << 24 | rank << 16 | 1 << 8  # two nodes of one worker each: its local rank is 0
     found = {
         "chunk_hash": bytes([chunk]) * 4,
         "model_name": "tiny",

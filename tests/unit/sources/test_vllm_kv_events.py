@@ -15,7 +15,7 @@ from kvtrace.run import open_run
 from kvtrace.schema.tables import BLOCK
 from kvtrace.sources import vllm_kv_events
 from kvtrace.sources.decoded import Decoded, Options
-from kvtrace.sources.stream import open_input
+from kvtrace.sources.stream import Limits, open_input
 from kvtrace.sources.vllm_kv_events import rows as made
 from kvtrace.sources.vllm_kv_events.wire import pack
 from tests.samples import samples
@@ -314,6 +314,35 @@ def test_frames_with_a_length_give_the_same_rows(tmp_path: Path) -> None:
     framed = b"".join(len(one).to_bytes(4, "big") + one for one in sent)
     assert decode(tmp_path, framed).tables["block"].equals(decode(tmp_path, b"".join(sent)).tables["block"])
     assert decode(tmp_path, gzip.compress(framed)).tables["block"].height == 3
+
+
+def test_a_frame_without_a_message_costs_itself_alone(tmp_path: Path) -> None:
+    sent = [message(0, removed(0)), b"\x93nothing", message(1, removed(1))]
+    found = decode(tmp_path, b"".join(len(one).to_bytes(4, "big") + one for one in sent))
+    assert [(loss.cause, loss.count) for loss in found.losses] == [("undecodable", 1)]
+    assert found.tables["block"].height == 2
+
+
+def test_bytes_that_are_no_message_end_the_reading(tmp_path: Path) -> None:
+    found = decode(tmp_path, message(0, removed(0)) + b"\xc1" + message(1, removed(1)))
+    assert [(loss.cause, loss.count) for loss in found.losses] == [("undecodable", 1)]
+    assert found.tables["block"].height == 1
+
+
+def test_a_payload_longer_than_allowed_ends_the_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvtrace.sources.vllm_kv_events.Limits", lambda: Limits(max_message_bytes=500))
+    found = decode(tmp_path, message(0, removed(0)) + message(1, removed(*range(1_000))))
+    assert [(loss.cause, loss.count) for loss in found.losses] == [("undecodable", 1)]
+    assert found.tables["block"].height == 1
+
+
+def test_only_so_many_unknown_names_are_told_apart(tmp_path: Path) -> None:
+    events = [removed(1, **{f"field{number}": 1}) for number in range(300)]
+    (note,) = decode(tmp_path, message(0, *events)).notes
+    assert note.count("(") == 101
+    assert "others (200)" in note
 
 
 def test_a_sequence_number_may_be_an_integer(tmp_path: Path) -> None:
