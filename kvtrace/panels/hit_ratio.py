@@ -109,8 +109,8 @@ def notes(frames: HitRatio) -> tuple[str, ...]:
     if not unknown:
         return ()
     why = (
-        "Either nobody saw what the engine used, or some request had a find in several tiers, of which only a "
-        "part was used."
+        "Either nobody saw what the engine used, or some request had a find in several tiers, of which only "
+        "a part was used."
     )
     return (f"Used tokens of {', '.join(unknown)}: {NOT_OBSERVED}. {why}",)
 
