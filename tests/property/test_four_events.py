@@ -124,7 +124,9 @@ def _position(
 
 
 def _gone(blocks: list[Row], key: str, at: int) -> bool:
-    """Whether a copy of it was there before, at some time, for a while or for none."""
+    """Whether a copy of it was there before, and tiers beyond the GPU have events."""
+    if all(row["tier"] == "gpu" for row in blocks):
+        return False
     times = sorted(states(blocks).items())
     before = [state for time, state in times if time <= at]
     return any(part[-1] == key for state in before for part in state)

@@ -76,9 +76,9 @@ def four_events(run: Run) -> pl.DataFrame:
 
     exists: an event of the key brought it to the tier and none took it; else the engine's own hit, an answer
     of a lookup, or a load of it proves it, at the latest then. derived: it was loaded, so it was there, and
-    no record says where; or, elsewhere, an earlier request computed the whole block on an engine none of
-    whose events of these keys was recorded: it may be gone. Evidence without a time: its last known copy had
-    gone.
+    no record says where; or, elsewhere, an earlier request computed the whole block on an engine of whose
+    tiers beyond the GPU no event was recorded: it may be gone. Evidence without a time: its last known copy
+    had gone, and events of tiers beyond the GPU were recorded.
     visible: the router says what it counted on the engine it chose (tokens or blocks by tier, from the first
     on), a published event says so, or it is on the event plane that routers read (derived: not that they
     applied it); without a router, what the lookup found and the GPU's own hit. Not visible elsewhere is
@@ -90,8 +90,8 @@ def four_events(run: Run) -> pl.DataFrame:
     beside it and never a result: of Dynamo's host blocks three quarters count.
 
     What Dynamo 1.6.1 lets one say (mocker, a host tier, two workers): with the event plane recorded, all
-    four, natively. Without it, no event names a host copy, and the raw stream of a worker has keys of another
-    space: a prompt that a second worker recomputes shows as remote, tier unknown, exists derived, not visible
+    four, natively. Without it, no event names a host copy, since a worker's raw stream has only those of its
+    GPU: a prompt that a second worker recomputes shows as remote, tier unknown, exists derived, not visible
     (derived), not selected and not loaded (native); and blocks that a worker reports beyond what the router
     counted there show as local, tier unknown, exists derived, not visible (native), loaded: the tier that the
     router is blind to.

@@ -96,7 +96,7 @@ WITH made AS (
     WHERE r.end_ns IS NOT NULL AND coalesce(r.status, 'ok') = 'ok' AND a.engine IS NOT NULL
     GROUP BY ALL
 ), watched AS (
-    SELECT DISTINCT key_space, engine FROM block
+    SELECT DISTINCT key_space, engine FROM block WHERE tier NOT IN ('gpu', 'unknown')
 ), whole AS (
     SELECT request_id, max(tokens) AS tokens FROM asked GROUP BY request_id
 )
@@ -109,8 +109,8 @@ WHERE k.tokens = w.tokens AND m.engine <> r.engine AND m.made_ns <= r.decided_ns
         WHERE e.key_space = k.key_space AND (e.engine = m.engine OR e.engine IS NULL))
 GROUP BY k.request_id, k.position
 """
-"""What an earlier request computed on another engine, of whose keys no event was recorded: it may be gone. A
-block that is not full is kept by nobody."""
+"""What an earlier request computed on another engine, of whose tiers beyond the GPU no event was recorded: it
+may be there or gone. A block that is not full is kept by nobody."""
 
 _BEST = """
 CREATE OR REPLACE TEMP TABLE best AS
@@ -141,7 +141,9 @@ SELECT * FROM ranked WHERE choice = 1
 _JUDGED = """
 CREATE OR REPLACE TEMP TABLE judged AS
 WITH gone AS (
-    SELECT DISTINCT request_id, position FROM latest WHERE end_ns <= decided_ns
+    SELECT DISTINCT request_id, position FROM latest
+    WHERE end_ns <= decided_ns AND key_space IN (
+        SELECT key_space FROM block WHERE tier NOT IN ('gpu', 'unknown'))
 ), plane AS (
     SELECT DISTINCT key_space FROM block WHERE event = 'published' OR component LIKE 'dynamo.%'
 ), fact AS (

@@ -196,7 +196,7 @@ def test_events_of_its_keys_stand_for_a_store_that_nobody_saw(tmp_path: Path) ->
 
 def test_an_event_belongs_to_the_last_request_that_began_with_its_key(tmp_path: Path) -> None:
     """r0 at 0, r1 at 200, a stored at 130 and 230; r2 on another engine keeps out."""
-    rows = [request(), request(200, 220, request_id="r1"), request(150, 160, request_id="r2", engine="e1")]
+    rows = [request(), request(200, 220, request_id="r1"), request(210, 220, request_id="r2", engine="e1")]
     asked = [*keys("r0", "a"), *keys("r1", "a"), *keys("r2", "a")]
     run = drawn(tmp_path, *rows, block=[host(130, "a"), host(230, "a")], request_key=asked)
     assert (only(run)["lag_ns"], only(run, "r1")["lag_ns"]) == (30, 10)
