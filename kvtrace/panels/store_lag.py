@@ -90,12 +90,16 @@ def draw(frames: StoreLag) -> go.Figure:
         yaxis=axis("% of finished requests not reusable", range=[-3, 103]),
     )
     if lags:
-        begin = min(lags[0], 0.0) - 0.03 * max(1e-3, max(lags[-1], 0.0) - min(lags[0], 0.0))
+        begin, end = min(lags[0], 0.0), max(lags[-1], 0.0)
+        room = 0.04 * max(1e-3, end - begin)
         figure.add_scatter(
-            mode="lines", line={"shape": "hv", "color": _LINE, "width": 2}, name="not reusable yet",
-            x=[begin, *lags, max(lags[-1], 0.0)], y=[100.0, *shares, shares[-1]],
+            mode="lines",
+            line={"shape": "hv", "color": _LINE, "width": 2},
+            name="not reusable yet",
+            x=[begin - room, *lags, end + room],
+            y=[100.0, *shares, shares[-1]],
             hovertemplate="after %{x:.3~f} ms<br>%{y:.1f} % not reusable<extra></extra>",
-        )  # fmt: skip
+        )
     if frames.never:
         figure.add_hline(
             y=100 * frames.never / told, line={"dash": "dash", "color": _NEVER, "width": 1.4},
@@ -123,7 +127,10 @@ def notes(frames: StoreLag) -> tuple[str, ...]:
             "missing; they are not in the curve."
         )
     if frames.nothing:
-        said.append(f"{many(frames.nothing, 'request')} had nothing to store: it was there already.")
+        said.append(
+            f"{many(frames.nothing, 'request')} had nothing to store: what it had was there already, or is "
+            "shorter than a chunk."
+        )
     return tuple(said)
 
 

@@ -158,6 +158,13 @@ def test_a_copy_that_came_went_and_came_in_one_instant_is_there(tmp_path: Path) 
     assert told(run)[0][2:5] == ("host", "local", "40 native")
 
 
+def test_what_its_own_engine_computed_earlier_is_no_copy_elsewhere(tmp_path: Path) -> None:
+    earlier = request(10, 90, 50, request_id="r1", engine="w0", status="ok")
+    asked_keys = [*keys("a"), *keys("a", name="r1")]
+    run = drawn(tmp_path, earlier, asked(0), route(), request_key=asked_keys)
+    assert told(run)[0][2:5] == (None, None, "?")
+
+
 def test_where_only_the_gpu_has_events_a_copy_that_left_it_may_be_elsewhere(tmp_path: Path) -> None:
     """As recorded of tier-r1-p1: w1's GPU drops the key, w1's host tier keeps it and no event says so."""
     blocks = [block(40, "a", tier="gpu", engine=None), block(60, "a", "removed", tier="gpu", engine=None)]

@@ -65,7 +65,7 @@ def test_the_sentences_name_the_plateau_and_who_is_not_in_the_curve(tmp_path: Pa
     assert said[0] == "2 requests stored what they could; half of all were reusable 30 ms after their finish."
     assert said[1].startswith("2 requests (50.0 %) finished and stored nothing")
     assert said[2].startswith("Of 1 request it cannot be told")
-    assert said[3] == "1 request had nothing to store: it was there already."
+    assert said[3].startswith("1 request had nothing to store: ")
 
 
 def test_the_table_has_reasons_and_unknown_tokens_are_not_0(tmp_path: Path) -> None:
