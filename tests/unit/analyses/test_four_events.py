@@ -213,7 +213,7 @@ def test_a_prediction_is_never_a_result(tmp_path: Path) -> None:
     run = drawn(
         tmp_path,
         asked(None, 32),
-        route(gpu=None, evidence="predicted"),
+        route(gpu=1, evidence="predicted"),
         block=[forecast],
         request_key=keys("a"),
     )
