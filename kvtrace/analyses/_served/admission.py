@@ -75,7 +75,9 @@ WITH stepped AS (
             SELECT engine FROM span WHERE engine IS NOT NULL))
         HAVING count(DISTINCT own_engine) = 1
 )
-SELECT *, own_engine IS NOT NULL AND own_engine IN (SELECT engine FROM told) AS tiered FROM placed
+SELECT *, own_engine IS NOT NULL AND own_engine IN (SELECT engine FROM told) AS tiered,
+    row_number() OVER () AS number
+FROM placed
 WHERE $only IS NULL OR list_contains($only, request_id)
 """
 """An identity under an engine's own name is that of its GPU cache and says nothing of another tier."""

@@ -24,21 +24,20 @@ ALGORITHM = "1"
 
 _KEPT = (
     """
-CREATE TABLE kept_copy AS SELECT * REPLACE (
-    NULL::VARCHAR AS name, NULL::VARCHAR AS run_id, NULL::VARCHAR AS trace_id,
-    CASE WHEN attributes['usable_tokens'] IS NOT NULL
-        THEN MAP {'usable_tokens': attributes['usable_tokens']} END AS attributes) FROM copy""",
+CREATE TABLE kept_copy AS SELECT
+    op, request_id, transfer_id, start_ns, end_ns, submit_ns, usable_ns, tier_from, tier_to, component,
+    purpose, tokens, bytes, outcome, reason, process, observer, members, NULL::VARCHAR AS run_id,
+    NULL::VARCHAR AS name, NULL::VARCHAR AS state_kind, NULL::BIGINT AS blocks, NULL::BIGINT AS attempt, NULL::VARCHAR AS engine,
+    NULL::VARCHAR AS evidence, NULL::VARCHAR AS trace_id, NULL::UBIGINT AS span_id, NULL::UTINYINT AS bucket,
+    NULL::BIGINT AS queued_ns, NULL::VARCHAR AS identity_id, NULL::VARCHAR AS clock,
+    NULL::VARCHAR AS attribution, CASE WHEN attributes['usable_tokens'] IS NOT NULL
+        THEN MAP {'usable_tokens': attributes['usable_tokens']} END AS attributes
+FROM copy""",
     "DROP VIEW copy",
     "ALTER TABLE kept_copy RENAME TO copy",
-    """
-CREATE TABLE kept_request AS SELECT * REPLACE (
-    NULL::VARCHAR AS name, NULL::VARCHAR AS run_id, NULL::VARCHAR AS trace_id,
-    NULL::MAP(VARCHAR, VARCHAR) AS attributes) FROM request""",
-    "DROP VIEW request",
-    "ALTER TABLE kept_request RENAME TO request",
 )
-"""Two nouns are read several times: in a database of our own their views make way for tables, without what is
-not needed here."""
+"""This noun is dear and read several times: in a database of our own its view makes way for a table of what
+the noun transfer and we need of it."""
 
 _FACTS = """
 WITH told AS (
@@ -68,12 +67,13 @@ WITH told AS (
         coalesce(m.unlocked, 0) AS unlocked, coalesce(t.refused, false) AS refused,
         r.selected_tokens = 0 OR (i.answerer IN (SELECT process FROM telling)) AS surely_none,
         m.moved AS moved_seen, m.loaded_bytes AS bytes_seen, o.visible, o.routed_ns,
-        coalesce(g.block, n.block) AS block, s.store_completed_ns, w.* EXCLUDE (engine),
-        l.* EXCLUDE (request_id), c.recompute_ns,
+        coalesce(g.block, n.block) AS block, s.store_completed_ns, s.first_stored_ns,
+        coalesce(s.stores, 0) AS stores, w.* EXCLUDE (engine),
+        l.* EXCLUDE (number), c.recompute_ns,
         coalesce(t.preempted, false) AS preempted, coalesce(t.noop, false) AS noop, t.left_queue_ns, k.key_ns
     FROM asked r LEFT JOIN admitted a USING (request_id) LEFT JOIN inquired i USING (request_id)
     LEFT JOIN moved m USING (request_id) LEFT JOIN routed o USING (request_id)
-    LEFT JOIN stored s USING (request_id) LEFT JOIN lasted l USING (request_id)
+    LEFT JOIN stored s USING (request_id) LEFT JOIN lasted l USING (number)
     LEFT JOIN computed_again c USING (request_id) LEFT JOIN told t USING (request_id)
     LEFT JOIN keyed k USING (request_id) LEFT JOIN watched w ON coalesce(r.own_engine, '') = w.engine
     LEFT JOIN granule g ON g.identity_id = r.own_engine CROSS JOIN only_one n
@@ -100,7 +100,7 @@ WITH told AS (
         coalesce(unanswered, false) AS unanswered, lookup_reason, coalesce(below_chunk, false) AS below_chunk,
         loads, good, bad, partly, no_room, coalesce(load_late, false) AS load_timed_out, load_reason,
         coalesce(waited_ns, 0) AS waited_ns, coalesce(recompute_ns, 0) AS recompute_ns, preempted, noop,
-        coalesce(asks, false) AS asks_itself, store_completed_ns,
+        coalesce(asks, false) AS asks_itself, store_completed_ns, stores, first_stored_ns,
         coalesce(lookup_ns, CASE WHEN asks THEN 0 END) AS lookup_wait_ns,
         coalesce(lock_ns, CASE WHEN locks THEN 0 END) AS lock_wait_ns,
         coalesce(hold_ns, CASE WHEN holds THEN 0 END) AS block_hold_ns,

@@ -71,7 +71,9 @@ what was usable of it."""
 _STORED = """
 CREATE OR REPLACE TEMP TABLE stored AS
 SELECT request_id,
-    CASE WHEN bool_and(end_ns IS NOT NULL) THEN max(coalesce(usable_ns, end_ns)) END AS store_completed_ns
+    CASE WHEN bool_and(end_ns IS NOT NULL) THEN max(coalesce(usable_ns, end_ns)) END AS store_completed_ns,
+    count(*) FILTER (tier_from IN ('gpu', 'unknown')) AS stores,
+    min(coalesce(usable_ns, end_ns)) FILTER (tier_from IN ('gpu', 'unknown')) AS first_stored_ns
 FROM transfer
 WHERE op = 'store' AND request_id IN (SELECT request_id FROM asked)
     AND coalesce(outcome, 'ok') NOT IN ('failed', 'timeout', 'cancelled', 'skipped')

@@ -38,7 +38,11 @@ WITH own AS (
         CASE WHEN op = 'load' AND tier_from = 'host' AND tier_to = 'gpu' THEN 'h2d'
             WHEN op = 'store' AND tier_from = 'gpu' AND tier_to = 'host' THEN 'd2h'
             WHEN tier_from IN ('peer', 'object') OR tier_to IN ('peer', 'object') THEN 'network'
-            WHEN tier_from = 'unknown' OR tier_to = 'unknown' THEN op || ' ' || tier_from || ' ' || tier_to
+            WHEN op = 'store' AND tier_from IN ('gpu', 'unknown') AND tier_to IN ('host', 'unknown')
+                THEN 'maybe d2h'
+            WHEN op = 'load' AND tier_from IN ('host', 'unknown') AND tier_to IN ('gpu', 'unknown')
+                THEN 'maybe h2d'
+            WHEN tier_from = 'unknown' OR tier_to = 'unknown' THEN 'maybe'
             WHEN tier_from = 'disk' OR tier_to = 'disk' THEN 'below' ELSE 'other' END,
         op = 'load'
     FROM copy
@@ -47,54 +51,52 @@ WITH own AS (
         list_transform(coalesce(members, []), lambda m: m.request_id), request_id))) AS request_id
     FROM own WHERE end_ns IS NULL OR end_ns >= start_ns
 ), lasting AS (
-    SELECT e.*, r.start_ns AS born_ns, p.last_ns, r.end_ns AS gone_ns, o.last_ns AS seen_ns
+    SELECT e.* EXCLUDE (request_id), r.number, r.start_ns AS born_ns, p.last_ns, r.end_ns AS gone_ns,
+        o.last_ns AS seen_ns
     FROM each e JOIN asked r USING (request_id) LEFT JOIN process_end p ON e.process = p.process
     LEFT JOIN process_end o ON r.process = o.process
 )
-SELECT request_id, 'waited' AS kind, greatest(asked_ns, born_ns) AS s,
+SELECT number, 'waited' AS kind, greatest(asked_ns, born_ns) AS s,
     least(coalesce(done_ns, last_ns, gone_ns), coalesce(gone_ns, seen_ns, done_ns)) AS e
 FROM lasting WHERE waits AND born_ns IS NOT NULL
 UNION ALL
-SELECT request_id, kind, greatest(start_ns, born_ns),
+SELECT number, kind, greatest(start_ns, born_ns),
     least(coalesce(end_ns, last_ns, gone_ns), coalesce(gone_ns, seen_ns, end_ns))
 FROM lasting WHERE kind IN ('lookup', 'lock')
 UNION ALL
-SELECT request_id, kind, start_ns, coalesce(end_ns, last_ns, start_ns) FROM lasting
+SELECT number, kind, start_ns, coalesce(end_ns, last_ns, start_ns) FROM lasting
 WHERE kind NOT IN ('lookup', 'lock')
 """
 
 _UNIONS = """
 CREATE OR REPLACE TEMP TABLE lasted AS
 WITH summed AS (
-    SELECT request_id, kind, count(*) AS pieces, coalesce(sum(e - s) FILTER (e > s), 0)::BIGINT AS ns
-    FROM piece GROUP BY request_id, kind
+    SELECT number, kind, count(*) FILTER (e > s) AS pieces,
+        coalesce(sum(e - s) FILTER (e > s), 0)::BIGINT AS ns, max(e) FILTER (e > s) - min(s) FILTER (e > s) AS hull_ns
+    FROM piece GROUP BY number, kind
 ), reached AS (
-    SELECT p.request_id, p.kind, s, e, max(e) OVER (
-        PARTITION BY p.request_id, p.kind ORDER BY s, e ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-    ) AS before
-    FROM piece p JOIN summed x ON x.request_id = p.request_id AND x.kind = p.kind AND x.pieces > 1
+    SELECT p.number, p.kind, s, e, max(e) OVER (PARTITION BY p.number, p.kind ORDER BY s, e
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+    FROM piece p JOIN summed x ON x.number = p.number AND x.kind = p.kind AND x.pieces > 2
     WHERE e > s
 ), joined AS (
-    SELECT request_id, kind, ns FROM summed WHERE pieces = 1
+    SELECT number, kind, least(ns, hull_ns) AS ns FROM summed WHERE pieces <= 2
     UNION ALL
-    SELECT request_id, kind, sum(greatest(0, e - greatest(s, coalesce(before, s))))::BIGINT AS ns
-    FROM reached GROUP BY request_id, kind
-    UNION ALL
-    SELECT request_id, kind, 0 FROM summed WHERE pieces > 1 AND ns = 0
+    SELECT number, kind, sum(greatest(0, e - greatest(s, coalesce(before, s))))::BIGINT AS ns
+    FROM reached GROUP BY number, kind
 )
-SELECT request_id,
+SELECT number,
     max(ns) FILTER (kind = 'waited') AS waited_ns, max(ns) FILTER (kind = 'lookup') AS lookup_ns,
     max(ns) FILTER (kind = 'lock') AS lock_ns, max(ns) FILTER (kind = 'hold') AS hold_ns,
     max(ns) FILTER (kind = 'd2h') AS d2h_ns, max(ns) FILTER (kind = 'h2d') AS h2d_ns,
     max(ns) FILTER (kind = 'network') AS network_ns, bool_or(kind = 'below') AS is_below,
-    coalesce(bool_or(kind IN ('store gpu unknown', 'store unknown host', 'store unknown unknown')), false)
-        AS maybe_d2h,
-    coalesce(bool_or(kind IN ('load unknown gpu', 'load host unknown', 'load unknown unknown')), false)
-        AS maybe_h2d,
-    coalesce(bool_or(kind LIKE '% %'), false) AS maybe_network
-FROM joined GROUP BY request_id
+    coalesce(bool_or(kind = 'maybe d2h'), false) AS maybe_d2h,
+    coalesce(bool_or(kind = 'maybe h2d'), false) AS maybe_h2d,
+    coalesce(bool_or(kind IN ('maybe', 'maybe d2h', 'maybe h2d')), false) AS maybe_network
+FROM joined GROUP BY number
 """
-"""Two rows of one kind and request are rare; only they are sorted."""
+"""Two intervals cover the sum of both or, where they meet, their hull, whichever is less; only more of one
+kind and request are sorted."""
 
 _AGAIN = """
 CREATE OR REPLACE TEMP TABLE computed_again AS
@@ -119,7 +121,7 @@ WITH asking AS (
 SELECT coalesce(r.own_engine, '') AS engine, coalesce(bool_or(r.own_engine IN (FROM asking)), false) AS asks,
     count(l.lock_ns) > 0 AS locks, count(l.hold_ns) > 0 AS holds, count(l.d2h_ns) > 0 AS d2h,
     count(l.h2d_ns) > 0 AS h2d, count(l.network_ns) > 0 OR coalesce(bool_or(l.is_below), false) AS network
-FROM asked r LEFT JOIN lasted l USING (request_id) GROUP BY ALL
+FROM asked r LEFT JOIN lasted l USING (number) GROUP BY ALL
 """
 """Which kinds somebody recorded, by engine. Who records a hop to a disk would record one over a network."""
 

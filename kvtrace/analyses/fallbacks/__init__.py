@@ -102,8 +102,10 @@ def _rows(run: Run, requests: tuple[str, ...] = ()) -> pl.DataFrame:
 def verdicts_of(run: Run, requests: tuple[str, ...] = (), *, everyone: bool = False) -> pl.DataFrame:
     """All facts and verdicts; with everyone also of requests whose engine has no external tier."""
     connection = run.connection() if requests else spilling(run)
-    known = served(run, requests, connection).filter("is_request")
+    everything = served(run, requests, connection)
+    stores = None if requests else everything.select("request_id", "stores", "first_stored_ns")
+    known = everything.filter("is_request")
     if not everyone:
         known = known.filter("tiered")
     computed_again = pl.when(pl.col("recomputed_tokens").is_not_null()).then("recompute_ns")
-    return explained(connection, judged(known)).with_columns(recompute_ns=computed_again)
+    return explained(connection, judged(known), stores).with_columns(recompute_ns=computed_again)

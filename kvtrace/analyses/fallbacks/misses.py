@@ -28,6 +28,16 @@ WHERE coalesce(k.attempt, 1) = 1
 GROUP BY m.request_id
 """
 
+_STORES = """
+CREATE OR REPLACE TEMP TABLE storing AS
+SELECT request_id, count(*) AS stores, min(coalesce(usable_ns, end_ns)) AS first_stored_ns
+FROM transfer
+WHERE op = 'store' AND tier_from IN ('gpu', 'unknown')
+    AND coalesce(outcome, 'ok') NOT IN ('failed', 'timeout', 'cancelled', 'skipped')
+    AND request_id IN (SELECT k.request_id FROM request_key k JOIN missing_key USING (key_space, key))
+GROUP BY request_id
+"""
+
 _EVENTS = """
 CREATE OR REPLACE TEMP TABLE key_event AS
 SELECT b.time_ns, b.event, b.key_space, b.key, b.component, b.token_digest
@@ -61,13 +71,12 @@ WITH there AS (
     FROM missing_key m JOIN request_key k USING (key_space, key)
     WHERE k.request_id <> m.request_id AND k.time_ns < m.asked_ns
 ), stores AS (
-    SELECT e.request_id, bool_or(coalesce(s.usable_ns, s.end_ns) <= e.asked_ns) AS over, count(*) AS stored
-    FROM earlier e JOIN store s ON s.request_id = e.producer
-    WHERE s.op = 'store' AND coalesce(s.tier_from, 'gpu') IN ('gpu', 'unknown')
-        AND coalesce(s.outcome, 'ok') IN ('ok', 'partial', 'open')
-    GROUP BY e.request_id
+    SELECT e.request_id, bool_or(s.first_stored_ns <= e.asked_ns) AS over, count(*) AS stored
+    FROM earlier e JOIN storing s ON s.request_id = e.producer
+    WHERE s.stores > 0 GROUP BY e.request_id
 ), seen AS (
-    SELECT EXISTS (SELECT 1 FROM store) AS stores, EXISTS (SELECT 1 FROM key_event) AS events
+    SELECT EXISTS (SELECT 1 FROM span WHERE op IN ('store', 'drop')) AS stores,
+        EXISTS (SELECT 1 FROM key_event) AS events
 )
 SELECT m.request_id,
     CASE
@@ -82,17 +91,28 @@ FROM missing_key m CROSS JOIN seen LEFT JOIN there t USING (request_id) LEFT JOI
 """
 
 
-def explained(connection: duckdb.DuckDBPyConnection, rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows of `verdicts.judged` with the reason of every miss."""
+def explained(
+    connection: duckdb.DuckDBPyConnection, rows: pl.DataFrame, stores: pl.DataFrame | None = None
+) -> pl.DataFrame:
+    """The rows of `verdicts.judged` with the reason of every miss.
+
+    `stores` has (request_id, stores, first_stored_ns) of every request; without it the transfers are asked.
+    """
     is_miss = pl.col("verdict") == "miss"
     missed = rows.filter(is_miss, pl.col("inquiries") > 0).select("request_id", "asked_ns").to_arrow()
     connection.register("missed", missed)
     try:
         for statement in (_KEYS, _EVENTS):
             connection.execute(statement)
+        if stores is None:
+            connection.execute(_STORES)
+        else:
+            connection.register("storing", stores.to_arrow())
         found = pl.DataFrame(connection.sql(_ANSWERS).to_arrow_table())
     finally:
         connection.unregister("missed")
+        if stores is not None:
+            connection.unregister("storing")
     known = rows.join(found, on="request_id", how="left", maintain_order="left")
     reason = (
         pl.when(pl.col("below_chunk")).then(pl.lit("below_chunk"))
