@@ -27,8 +27,9 @@ _KEPT = (
 CREATE TABLE kept_copy AS SELECT
     op, request_id, transfer_id, start_ns, end_ns, submit_ns, usable_ns, tier_from, tier_to, component,
     purpose, tokens, bytes, outcome, reason, process, observer, members, NULL::VARCHAR AS run_id,
-    NULL::VARCHAR AS name, NULL::VARCHAR AS state_kind, NULL::BIGINT AS blocks, NULL::BIGINT AS attempt, NULL::VARCHAR AS engine,
-    NULL::VARCHAR AS evidence, NULL::VARCHAR AS trace_id, NULL::UBIGINT AS span_id, NULL::UTINYINT AS bucket,
+    NULL::VARCHAR AS name, NULL::VARCHAR AS state_kind, NULL::BIGINT AS blocks, NULL::BIGINT AS attempt,
+    NULL::VARCHAR AS engine, NULL::VARCHAR AS evidence, NULL::VARCHAR AS trace_id,
+    NULL::UBIGINT AS span_id, NULL::UTINYINT AS bucket,
     NULL::BIGINT AS queued_ns, NULL::VARCHAR AS identity_id, NULL::VARCHAR AS clock,
     NULL::VARCHAR AS attribution, CASE WHEN attributes['usable_tokens'] IS NOT NULL
         THEN MAP {'usable_tokens': attributes['usable_tokens']} END AS attributes
@@ -142,6 +143,7 @@ def table(run: Run) -> Path:
         for statement in _KEPT:
             connection.execute(statement)
         _gather(connection, (), partial)
+        connection.execute("DROP TABLE copy")  # what is no longer needed makes room for the join
         with published(target) as unfinished:
             connection.sql(_FACTS).write_parquet(str(unfinished))
         connection.close()

@@ -72,7 +72,8 @@ _UNIONS = """
 CREATE OR REPLACE TEMP TABLE lasted AS
 WITH summed AS (
     SELECT number, kind, count(*) FILTER (e > s) AS pieces,
-        coalesce(sum(e - s) FILTER (e > s), 0)::BIGINT AS ns, max(e) FILTER (e > s) - min(s) FILTER (e > s) AS hull_ns
+        coalesce(sum(e - s) FILTER (e > s), 0)::BIGINT AS ns,
+        max(e) FILTER (e > s) - min(s) FILTER (e > s) AS hull_ns
     FROM piece GROUP BY number, kind
 ), reached AS (
     SELECT p.number, p.kind, s, e, max(e) OVER (PARTITION BY p.number, p.kind ORDER BY s, e
@@ -127,6 +128,14 @@ FROM asked r LEFT JOIN lasted l USING (number) GROUP BY ALL
 
 
 def last(connection: duckdb.DuckDBPyConnection) -> None:
-    """Make the tables process_end, piece, lasted, computed_again and watched."""
-    for statement in (_ENDS, _PIECES, _UNIONS, _AGAIN, _WATCHED):
+    """Make the tables process_end, lasted, computed_again and watched; steps and pieces are used up."""
+    for statement in (
+        _ENDS,
+        _PIECES,
+        _UNIONS,
+        "DROP TABLE piece",
+        _AGAIN,
+        "DROP TABLE prompt_step",
+        _WATCHED,
+    ):
         connection.execute(statement)
