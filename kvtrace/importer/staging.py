@@ -11,7 +11,7 @@ import pyarrow.feather as feather
 
 from kvtrace.importer.arrowing import arrow_rows
 from kvtrace.importer.facts import Facts
-from kvtrace.sinks.parquet.arrow import conform, together, with_used_ids
+from kvtrace.sinks.parquet.arrow import conform, together, with_used_texts
 from kvtrace.sources.dialects import STAGED
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kvtrace.sources.losses import Loss
 
 ROWS_A_FILE = 120_000
-ROWS_A_TABLE = 400_000
+ROWS_A_TABLE = 800_000
 """As long as everything fits into memory: larger tables, fewer times the cost of each."""
 HELD_BYTES = 192 << 20
 """Rows that fit into this stay in memory, and are neither written nor read again."""
@@ -81,7 +81,7 @@ class Staging:
         for rows in self._whole:
             for first in range(0, rows.num_rows, ROWS_A_FILE):
                 file = str(self.folder / f"rows-{self._files:06d}.arrow")
-                part = with_used_ids(rows.slice(first, ROWS_A_FILE))
+                part = with_used_texts(rows.slice(first, ROWS_A_FILE))
                 feather.write_feather(part, file, compression="uncompressed")
                 self._files += 1
         self._whole = []

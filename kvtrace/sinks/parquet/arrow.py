@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+import numpy as np
 import pyarrow as pa
 
 from kvtrace import schema
@@ -44,14 +45,19 @@ WORDS = frozenset(
 """Text columns of `span` whose values repeat: kept dictionary-encoded in memory, plain text on disk."""
 
 
+WORD = pa.dictionary(pa.int32(), pa.string())
+CODED_MAP = pa.map_(WORD, WORD)
+"""Attributes as they are held: to sort their rows moves numbers, not text."""
+
+
 @cache
 def memory_schema(table: str) -> pa.Schema:
-    """The schema of a table as its rows are held: WORDS of `span` are dictionaries."""
+    """The schema of a table as its rows are held: WORDS of `span` and attributes are dictionaries."""
     found = arrow_schema(table)
     if table != "span":
         return found
-    kind = pa.dictionary(pa.int32(), pa.string())
-    fields = [pa.field(field.name, kind) if field.name in WORDS else field for field in found]
+    kinds = {"attributes": CODED_MAP, **dict.fromkeys(WORDS, WORD)}
+    fields = [pa.field(field.name, kinds.get(field.name, field.type)) for field in found]
     return pa.schema(fields, metadata=found.metadata)
 
 
@@ -79,13 +85,24 @@ def used(column: pa.DictionaryArray) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(codes.indices, column.dictionary.take(codes.dictionary))
 
 
-def with_used_ids(table: pa.Table) -> pa.Table:
-    """A part of a table without the ids of the other parts."""
-    for name in IDS:
-        if name in table.column_names and pa.types.is_dictionary(table[name].type):
-            ids = used(table[name].combine_chunks())
-            table = table.set_column(table.column_names.index(name), name, ids)
+def with_used_texts(table: pa.Table) -> pa.Table:
+    """A part of a table without the ids and attributes of the other parts."""
+    for name in (*IDS, "attributes"):
+        if name in table.column_names:
+            column = table[name].combine_chunks()  # copies, so that nothing of the other parts is below it
+            if column.type == CODED_MAP:
+                column = _used_entries(column)
+            elif pa.types.is_dictionary(column.type):
+                column = used(column)
+            table = table.set_column(table.column_names.index(name), name, column)
     return table
+
+
+def _used_entries(maps: pa.MapArray) -> pa.MapArray:
+    """Maps, contiguous in memory, their values with a dictionary of those that occur."""
+    empty = np.append(maps.is_null().to_numpy(zero_copy_only=False), False)
+    offsets = pa.array(maps.offsets.to_numpy(), pa.int32(), mask=empty if empty.any() else None)
+    return pa.MapArray.from_arrays(offsets, maps.keys, used(maps.items))
 
 
 def together(parts: list[pa.Table], schema: pa.Schema) -> pa.Table:

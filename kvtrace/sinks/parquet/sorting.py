@@ -23,7 +23,7 @@ import pyarrow.feather as feather
 import pyarrow.parquet as pq
 
 from kvtrace.schema.layout import BUCKETS, SHARED, bucket_folder
-from kvtrace.sinks.parquet.arrow import conform, memory_schema, together, with_used_ids
+from kvtrace.sinks.parquet.arrow import conform, memory_schema, together, with_used_texts
 from kvtrace.sinks.parquet.writer import ROW_GROUP_ROWS, open_writer
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class _Parts:
         for number, (low, high) in enumerate(itertools.pairwise(edges)):
             if high > low:
                 file = self.scratch / f"{number:02d}-{len(self.files[number]):06d}.arrow"
-                part = with_used_ids(rows.slice(low, high - low))
+                part = with_used_texts(rows.slice(low, high - low))
                 feather.write_feather(part, str(file), compression="uncompressed")
                 self.files[number].append(file)
         return rows.num_rows
@@ -238,4 +238,4 @@ def _whole(table: pa.Table, run_id: str) -> pa.Table:
     kept = table.drop_columns(["run_id"]) if "run_id" in table.column_names else table
     codes = pa.array(np.zeros(kept.num_rows, np.int32))
     run = pa.DictionaryArray.from_arrays(codes, pa.array([run_id]))
-    return conform(with_used_ids(kept).append_column("run_id", run), "span")
+    return conform(with_used_texts(kept).append_column("run_id", run), "span")

@@ -28,7 +28,6 @@ _UNLIKE = {
     "span": {
         "trace_id": "PLAIN",
         "transfer_id": "DELTA_BYTE_ARRAY",
-        "attributes.key_value.value": "PLAIN",
     },
     "alias": {"alias": "DELTA_BYTE_ARRAY", "request_id": "DELTA_BYTE_ARRAY"},
 }

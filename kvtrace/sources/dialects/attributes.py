@@ -145,5 +145,6 @@ class Attributes:
             _, last = np.unique(pair[::-1], return_index=True)
             left = np.sort(left[pair.size - 1 - last])
             code = self._codes[left].astype(np.int64)
-        keys = pa.array(self._names, pa.string()).take(pa.array(code))
-        return map_array(self.rows, self._row[left], keys, self.values.take(pa.array(self._value[left])))
+        keys = pa.DictionaryArray.from_arrays(pa.array(code, pa.int32()), pa.array(self._names, pa.string()))
+        values = used(pa.DictionaryArray.from_arrays(pa.array(self._value[left], pa.int32()), self.values))
+        return map_array(self.rows, self._row[left], keys, values)

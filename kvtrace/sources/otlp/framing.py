@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BODY", "FRAMES", "JSON", "Limits", "Stream", "batches", "open_input", "sniff"]
 
-TARGET_BYTES = 4 * MIB
+TARGET_BYTES = 8 * MIB
 _EMPTY_FRAMES = 1000
 """More empty frames in a row than a writer makes: zeros of a preallocated or damaged file."""
 _FIRST_BYTE = 0x0A

@@ -93,8 +93,8 @@ def hex_dictionary(matrix: Matrix) -> Any:
     fixed = pa.FixedSizeBinaryArray.from_buffers(
         pa.binary(width), len(matrix), [None, pa.py_buffer(np.ascontiguousarray(matrix))]
     ).dictionary_encode()
-    data = b"".join(fixed.dictionary.to_pylist())
-    different = np.frombuffer(data, np.uint8).reshape(-1, width)
+    size = width * len(fixed.dictionary)
+    different = np.frombuffer(fixed.dictionary.buffers()[1] or b"", np.uint8)[:size].reshape(-1, width)
     return pa.DictionaryArray.from_arrays(fixed.indices, hex_text(different))
 
 

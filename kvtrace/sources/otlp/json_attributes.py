@@ -105,6 +105,8 @@ def _decoded(pieces: list[bytes], times: list[int], gate: batch.Gate) -> tuple[b
         texts = [
             value.string_value
             if (value := item.value) is not None and value.string_value.__class__ is str
+            else repr(value.double_value)
+            if value is not None and value.string_value is value.int_value is None is not value.double_value
             else _text(value, count, gate)
             for item, count in zip(items, times, strict=True)
         ]
