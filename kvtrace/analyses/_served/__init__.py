@@ -11,7 +11,7 @@ The first admission ends at the first preemption, or at a further inquiry or que
 
 from __future__ import annotations
 
-from kvtrace.analyses._served.facts import served, table
+from kvtrace.analyses._served.facts import ALGORITHM, served, table
 from kvtrace.analyses._served.tokens import measured
 
-__all__ = ["measured", "served", "table"]
+__all__ = ["ALGORITHM", "measured", "served", "table"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from kvtrace.analyses._served import ALGORITHM as SERVED
 from kvtrace.analyses._served import served
 from kvtrace.analyses.fallbacks.misses import MISSES, explained
 from kvtrace.analyses.fallbacks.verdicts import VERDICTS, judged
@@ -86,7 +87,7 @@ def fallbacks(run: Run, *, requests: tuple[str, ...] = ()) -> pl.DataFrame:
 
 def table(run: Run) -> Path:
     """The cached rows of a run as a Parquet file."""
-    target = derived_folder(run) / f"fallbacks-{files_hash(run, ALGORITHM)}.parquet"
+    target = derived_folder(run) / f"fallbacks-{files_hash(run, ALGORITHM, SERVED)}.parquet"
     if not target.exists():
         rows = _rows(run)
         with published(target) as partial:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from kvtrace.analyses._served import ALGORITHM as SERVED
 from kvtrace.analyses._served import measured
 from kvtrace.analyses._served import table as served_table
 from kvtrace.analyses.hit_funnel.existence import existence
@@ -94,7 +95,7 @@ def hit_funnel(run: Run, *, requests: tuple[str, ...] = ()) -> pl.DataFrame:
 
 def table(run: Run) -> Path:
     """The cached rows of a run as a Parquet file."""
-    target = derived_folder(run) / f"hit_funnel-{files_hash(run, ALGORITHM)}.parquet"
+    target = derived_folder(run) / f"hit_funnel-{files_hash(run, ALGORITHM, SERVED)}.parquet"
     if not target.exists():
         facts = served_table(run)
         known = pl.scan_parquet(facts).join(

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from kvtrace.analyses._served import ALGORITHM as SERVED
 from kvtrace.analyses._served import table as served_table
+from kvtrace.analyses.fallbacks import ALGORITHM as FALLBACKS
 from kvtrace.analyses.fallbacks import table as fallbacks_table
+from kvtrace.analyses.hit_funnel import ALGORITHM as FUNNEL
 from kvtrace.analyses.hit_funnel import table as funnel_table
 from kvtrace.analyses.ledger.tokens_out import tokens_out
 from kvtrace.run.derived import derived_folder, files_hash, published
@@ -93,7 +96,7 @@ def ledger(run: Run, *, requests: tuple[str, ...] = ()) -> pl.DataFrame:
 
 def table(run: Run) -> Path:
     """The cached rows of a run as a Parquet file."""
-    target = derived_folder(run) / f"ledger-{files_hash(run, ALGORITHM)}.parquet"
+    target = derived_folder(run) / f"ledger-{files_hash(run, ALGORITHM, SERVED, FALLBACKS, FUNNEL)}.parquet"
     if not target.exists():
         funnel = pl.scan_parquet(funnel_table(run)).select(
             "request_id", "gpu_hit_tokens", "loaded_tokens", "recomputed_tokens"
