@@ -20,6 +20,9 @@ KV_EVENTS = "ipc://events.sock"
 STORAGE_TRACE = "storage.lct"
 HASH_LOG = "hashlog"
 L2_FOLDER = "l2"
+EXAMPLE_FOLDER = "example"
+HOST_TIMES = "host-times.jsonl"
+"""What host_offload.py saw of its own copies."""
 SHORT_SPAN_DELAY_MS = 500
 
 
@@ -28,9 +31,10 @@ class Configuration:
     """The settings that differ between recordings.
 
     `connector` is lmcache, or native for vLLM's own offloading to the host (host_offload.py), whose
-    every copy lasts at least `delay_s`. `lazy` lets LMCache's client store in batches, later.
-    `span_delay_ms` is how long LMCache may hold finished spans back; None leaves the SDK's 5 s, so
-    that a killed server loses some. `kvtrace` puts `kvtrace run` before vLLM's command.
+    every copy lasts at least `delay_s`, or example for vLLM's ExampleConnector, or multi for these two.
+    `lazy` lets LMCache's client store in batches, later. `span_delay_ms` is how long LMCache may hold
+    finished spans back; None leaves the SDK's 5 s, so that a killed server loses some. `kvtrace` puts
+    `kvtrace run` before vLLM's command.
     """
 
     connector: str = "lmcache"
@@ -85,13 +89,28 @@ def _kv_events() -> dict[str, object]:
 
 
 def _kv_transfer(configuration: Configuration, ports: Ports) -> dict[str, object]:
-    lmcache = configuration.connector == "lmcache"
+    name, extra = _connector(configuration.connector, configuration, ports)
     return {
-        "kv_connector": "LMCacheMPConnector" if lmcache else "OffloadingConnector",
+        "kv_connector": name,
         "kv_role": "kv_both",
         "kv_load_failure_policy": "recompute",
-        "kv_connector_extra_config": _lmcache(configuration, ports) if lmcache else _offload(configuration),
+        "kv_connector_extra_config": extra,
     }
+
+
+def _connector(which: str, configuration: Configuration, ports: Ports) -> tuple[str, dict[str, object]]:
+    """Its class and its own settings."""
+    if which == "lmcache":
+        return "LMCacheMPConnector", _lmcache(configuration, ports)
+    if which == "example":
+        return "ExampleConnector", {"shared_storage_path": EXAMPLE_FOLDER}
+    if which == "native":
+        return "OffloadingConnector", _offload(configuration)
+    children = []
+    for each in ("example", "native"):
+        name, extra = _connector(each, configuration, ports)
+        children.append({"kv_connector": name, "kv_role": "kv_both", "kv_connector_extra_config": extra})
+    return "MultiConnector", {"connectors": children}
 
 
 def _lmcache(configuration: Configuration, ports: Ports) -> dict[str, object]:
@@ -116,6 +135,7 @@ def _offload(configuration: Configuration) -> dict[str, object]:
         "spec_module_path": "host_offload",
         "cpu_bytes_to_use": 64 << 20,
         "delay": configuration.delay_s,
+        "times": HOST_TIMES,
     }
 
 

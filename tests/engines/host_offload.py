@@ -2,14 +2,17 @@
 
 vLLM's own CPU spec refuses platforms without device streams. Here a thread of the worker copies between
 the two sets of tensors, one job after the other, each at least `delay` seconds long. Scheduler, manager,
-metrics and KV events are vLLM's own.
+metrics and KV events are vLLM's own. With `times` it writes what it saw of every job to that file: when it
+was submitted, when its copy began and ended, when its result was handed out (wall clock, ns).
 """
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -34,7 +37,17 @@ class Job(NamedTuple):
 class HostWorker(OffloadingWorker):
     """Copies blocks of the engine's cache to tensors of its own and back."""
 
-    def __init__(self, caches: CanonicalKVCaches, *, chunks: int, chunk_blocks: int, delay_s: float) -> None:
+    def __init__(
+        self,
+        caches: CanonicalKVCaches,
+        *,
+        chunks: int,
+        chunk_blocks: int,
+        delay_s: float,
+        times: str | None = None,
+    ) -> None:
+        self._times = None if times is None else Path(times)
+        self._seen: dict[int, dict[str, int | bool]] = {}
         self._chunk_blocks = chunk_blocks
         self._delay_s = delay_s
         self._groups = [[ref.tensor_idx for ref in refs] for refs in caches.group_data_refs]
@@ -64,6 +77,7 @@ class HostWorker(OffloadingWorker):
         while not self._finished.empty():
             result = self._finished.get()
             self._ended.pop(result.job_id, None)
+            self._write(result.job_id)
             found.append(result)
         return found
 
@@ -75,16 +89,25 @@ class HostWorker(OffloadingWorker):
 
     def _submit(self, job: Job) -> bool:
         self._ended[job.number] = threading.Event()
+        self._seen[job.number] = {"job": job.number, "stores": job.stores, "submit_ns": time.time_ns()}
         self._jobs.put(job)
         return True
+
+    def _write(self, number: int) -> None:
+        seen = {**self._seen.pop(number), "reported_ns": time.time_ns()}
+        if self._times is not None:
+            with self._times.open("a") as lines:
+                lines.write(json.dumps(seen) + "\n")
 
     def _work(self) -> None:
         while True:
             job = self._jobs.get()
-            started = time.perf_counter()
+            started, seen = time.perf_counter(), self._seen[job.number]
+            seen["start_ns"] = time.time_ns()
             time.sleep(self._delay_s)
-            moved = self._copy(job)
+            seen["bytes"] = moved = self._copy(job)
             took = time.perf_counter() - started
+            seen["end_ns"] = time.time_ns()
             self._finished.put(
                 TransferResult(job_id=job.number, success=True, transfer_size=moved, transfer_time=took)
             )
@@ -122,5 +145,6 @@ class HostSpec(CPUOffloadingSpec):
                 chunks=self.num_chunks,
                 chunk_blocks=self.blocks_per_chunk,
                 delay_s=float(self.extra_config.get("delay", 0)),
+                times=self.extra_config.get("times"),
             )
         return self._worker

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import http.client
+import json
 import re
 import shutil
 import tempfile
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.engines import drive
-from tests.engines.configuration import Configuration
+from tests.engines.configuration import HOST_TIMES, Configuration
 from tests.engines.prompts import plain
 from tests.engines.stack import NATIVE, Stack, running
 
@@ -31,18 +32,30 @@ SETTLE_S = 2.0
 
 @dataclass(frozen=True)
 class Played:
-    """The run that was recorded, what the client saw, and vLLM's counters after the last request."""
+    """The run that was recorded, what the client saw, and vLLM's counters after the last request.
+
+    `times` are those that host_offload.py measured of its own copies, a job an entry.
+    """
 
     run: Path
     client: Client
     counters: dict[str, float]
     died: bool = False
+    times: list[dict[str, int]] = field(default_factory=list)
 
 
 def native_offload(client: Client) -> None:
     """Five prompts through a pool that holds three: the repeats come back from the host."""
     client.ask(*plain(0, 1, 2, 3, 4, 0, 1))
     client.ask_at_once(*plain(2, 3, 0))
+
+
+def batches(client: Client) -> None:
+    """Prompts that were stored come back while others are computed: the repeats load inside a shared step."""
+    client.ask(*plain(0, 1, 2, 3, 4))
+    for fresh, stored in ((10, 0), (11, 1), (12, 2), (13, 3)):
+        client.ask_at_once(*plain(fresh, stored))
+    client.ask_at_once(*plain(0, 1, 2))
 
 
 def until_death(client: Client) -> None:
@@ -52,6 +65,8 @@ def until_death(client: Client) -> None:
 
 
 HOST_SPEC = Configuration(connector="native", delay_s=DELAY_S)
+EXAMPLE = Configuration(connector="example")
+MULTI = Configuration(connector="multi", delay_s=DELAY_S)
 LAZY = Configuration(l1_gb=0.064, lazy=True)
 
 
@@ -74,9 +89,13 @@ def play(
             counters = {} if died else _counters(stack)
         if configuration.kvtrace:
             shutil.move(folder / NATIVE, out)
-        return Played(out, client, counters, died)
+        return Played(out, client, counters, died, _times(folder / HOST_TIMES))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _times(path: Path) -> list[dict[str, int]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def _counters(stack: Stack) -> dict[str, float]:

@@ -9,6 +9,8 @@
     connectors.py     every connector class the factory hands out, wrapped in place
     carrier.py        request ids from the scheduler's connector to the workers'
     results.py        what a worker reports of its asynchronous transfers
+    worker.py ...     where a worker makes a step wait: loads inside it, flushes, layers
+    offload.py ...    a worker's copies of native offloading
     kv_events.py      rows of the engine's own KV events, where it has them on
     scheduler.py ...  EngineCore: queue, steps, lookups, loads, holds
 

@@ -35,9 +35,24 @@ def step_of(connector: Any) -> dict[str, Any] | None:
     """In a worker: what came with the metadata that this connector has bound; None when nothing did.
 
     `step` counts the connector's metadata from 1, `requests` are computed in it, `loads` have their blocks;
-    `attempts` says to which admission of its request each load belongs, None for one inside a step.
+    `attempts` says to which admission of its request each load belongs, None for one inside a step; `tokens`
+    are those that each loads.
     """
     return vars(connector).get("_kvtrace_step")
+
+
+def inside_the_step(connector: Any) -> tuple[str, ...]:
+    """In a worker: the requests whose loads the scheduler put inside the step that is bound."""
+    carried = step_of(connector)
+    if carried is None:
+        return ()
+    pairs = zip(carried["loads"], carried["attempts"], strict=True)
+    return tuple([request_id for request_id, attempt in pairs if attempt is None])
+
+
+def carried_by(metadata: Any) -> dict[str, Any] | None:
+    """The same of metadata that no connector has bound yet."""
+    return getattr(metadata, ATTRIBUTE, None)
 
 
 def _allocated(
@@ -49,7 +64,7 @@ def _allocated(
         attempt: int | None = 1 if track is None else track.attempt
         if track is not None and track.inquiry is not None and not track.inquiry.asynchronous:
             attempt = None
-        vars(connector).setdefault("_kvtrace_loads", {})[request.request_id] = attempt
+        vars(connector).setdefault("_kvtrace_loads", {})[request.request_id] = (attempt, tokens)
 
 
 def _built(metadata: Any, connector: Any, scheduler_output: Any, *_: Any, **__: Any) -> None:
@@ -60,7 +75,8 @@ def _built(metadata: Any, connector: Any, scheduler_output: Any, *_: Any, **__: 
         "step": step,
         "requests": tuple(scheduler_output.num_scheduled_tokens),
         "loads": tuple(loads),
-        "attempts": tuple(loads.values()),
+        "attempts": tuple([attempt for attempt, _ in loads.values()]),
+        "tokens": tuple([tokens for _, tokens in loads.values()]),
     }
     try:
         setattr(metadata, ATTRIBUTE, carried)
@@ -69,7 +85,7 @@ def _built(metadata: Any, connector: Any, scheduler_output: Any, *_: Any, **__: 
 
 
 def _bound(_result: Any, connector: Any, connector_metadata: Any, *_: Any, **__: Any) -> None:
-    vars(connector)["_kvtrace_step"] = getattr(connector_metadata, ATTRIBUTE, None)
+    vars(connector)["_kvtrace_step"] = carried_by(connector_metadata)
 
 
 def _count_refusal(kind: str) -> None:

@@ -26,13 +26,14 @@ ROLES = ("api", "scheduler", "worker")
 class Here:
     """What this process has said of itself; another process, also a forked one, starts anew."""
 
-    __slots__ = ("config", "identified", "pid", "roles")
+    __slots__ = ("config", "identified", "pid", "rank", "roles")
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.roles: set[str] = set()
         self.config: Any = None
         self.identified = False
+        self.rank: int | None = None  # of the worker of this process
 
 
 _here = Here()
@@ -132,7 +133,7 @@ def _core_started(config: Any, *_: Any, **__: Any) -> None:
 
 
 def _worker_started(_result: Any, wrapper: Any) -> None:
-    rank = int(at(wrapper, "global_rank") or 0)
+    rank = here().rank = int(at(wrapper, "global_rank") or 0)
     describe(wrapper.vllm_config, "worker", rank=rank)
 
 

@@ -3,7 +3,7 @@
 The factory hands out classes: to the scheduler, to each worker, to a connector of several for its children,
 to the metrics. On first sight a class is changed in place: whoever asks for its name, its base classes or its
 class methods finds what was always there. Its scheduler side is the business of connector_hooks.py,
-a worker's of results.py.
+a worker's of results.py (what it reports) and worker.py (where it makes a step wait).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace.instrument import wrapping
-from kvtrace.instrument.vllm import carrier, configuration, connector_hooks, results
+from kvtrace.instrument.vllm import carrier, configuration, connector_hooks, results, worker
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -31,5 +31,6 @@ def _handed_out(connector: type, *_: Any, **__: Any) -> None:
     connector._kvtrace_wrapped = True  # type: ignore[attr-defined]  # noqa: SLF001 - ours, on a class of the engine
     carrier.instrument(connector)
     results.instrument(connector)
+    worker.instrument(connector)
     connector_hooks.instrument(connector)
     configuration.report()

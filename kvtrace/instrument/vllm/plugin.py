@@ -27,6 +27,7 @@ KNOWN = ("0.32.",)
 RANK = "KVTRACE_DP_RANK"
 """Data-parallel rank, from EngineCore to its workers: for dense models vLLM's configuration forgets it."""
 SCHEDULER = "vllm.v1.core.sched.scheduler"
+OFFLOADING = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker"
 PARTS = (
     ("vllm.v1.engine.async_llm", "configuration of the API server", "configuration", "install_front_end"),
     (
@@ -41,6 +42,8 @@ PARTS = (
     ("vllm.entrypoints.serve.engine.serving", "names of HTTP requests", "api", "install_names"),
     (SCHEDULER, "scheduler", "scheduler", "install"),
     ("vllm.distributed.kv_transfer.kv_connector.factory", "connectors", "connectors", "install"),
+    ("vllm.v1.kv_offload.base", "results of native offloading", "offload", "install_results"),
+    (OFFLOADING, "copies of native offloading", "offload", "install"),
     ("vllm.distributed.kv_events", "KV events", "kv_events", "install"),
 )
 """Module of vLLM, what it is to us, and which function of which file here wraps it."""

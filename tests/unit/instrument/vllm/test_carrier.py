@@ -51,8 +51,8 @@ def test_a_worker_knows_the_requests_of_its_step_and_of_its_loads(told: Told) ->
         worker.bind_connector_metadata(pickle.loads(pickle.dumps(metadata)))
         seen.append(carrier.step_of(worker))
     assert seen == [
-        {"step": 1, "requests": ("a",), "loads": ("b",), "attempts": (1,)},
-        {"step": 2, "requests": ("a",), "loads": (), "attempts": ()},
+        {"step": 1, "requests": ("a",), "loads": ("b",), "attempts": (1,), "tokens": (48,)},
+        {"step": 2, "requests": ("a",), "loads": (), "attempts": (), "tokens": ()},
     ]
     assert carrier.step_of(scheduler) is None
 

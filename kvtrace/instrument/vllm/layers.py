@@ -1,0 +1,148 @@
+"""Which of a step's many small calls of a connector made it wait?
+
+    layer     0         1         2              wait_for_layer_load, save_kv_layer: a call a layer
+           l . s     l . s     lllll . s         a call over LONG_NS is a row
+           └─────────┴── the rest: one sum a step and reason, a row when it is over LONG_NS in all ──┘
+
+A row of a sum is as long as its calls together and ends with the last of them: its place is derived, and says
+so. Methods that do nothing in a class, and are called for every layer all the same, are left alone.
+"""
+
+from __future__ import annotations
+
+import dis
+from typing import TYPE_CHECKING
+
+from kvtrace import recorder
+from kvtrace.instrument.vllm import configuration, products
+from kvtrace.instrument.vllm.carrier import inside_the_step
+from kvtrace.instrument.wrapping import around
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from typing import Any
+
+LONG_NS = 100_000
+"""A shorter call is no row of its own."""
+CALLS = {"wait_for_layer_load": "load", "save_kv_layer": "store", "wait_for_save": "store"}
+"""Method -> what the step waits for in it."""
+_WAIT = (
+    "start_ns", "end_ns", "reason", "members", "component", "rank", "attribution", "attributes.call",
+    "attributes.children", "attributes.calls",
+)  # fmt: skip
+_SEEN = recorder.shape("span", _WAIT, name="kv_wait", op="wait", observer="worker", evidence="shim")
+_SUMMED = recorder.shape(
+    "span", (*_WAIT, "attributes.total_ns"), name="kv_waits", op="wait", observer="worker", evidence="derived"
+)
+_IDLE = {"RESUME", "NOP", "CACHE", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST", "COPY_FREE_VARS"}
+
+
+class Sum:
+    """The short calls of one reason since the step began."""
+
+    __slots__ = ("calls", "children", "end_ns", "inner", "reason", "total_ns")
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        self.inner: dict[str, int] = {}  # of the call under way
+        self.clear()
+
+    def clear(self) -> None:
+        """A new step."""
+        self.calls = self.total_ns = self.end_ns = 0
+        self.children: dict[str, int] = {}
+
+
+_inside: list[Any] = []
+_sums = {reason: Sum(reason) for reason in ("load", "store")}
+
+
+def instrument(connector: type) -> None:
+    """Wrap the calls of this class that a step makes for every layer, and where it is done with them."""
+    for name, reason in CALLS.items():
+        if not does_nothing(connector, name):
+            around(connector, name, _entered, _after(_sums[reason], name), _left)
+    around(connector, "clear_connector_metadata", _entered, _step_over, _left)
+
+
+def does_nothing(owner: type, name: str) -> bool:
+    """Whether a method is there and only returns a constant."""
+    code = getattr(getattr(owner, name, None), "__code__", None)
+    return code is not None and all(each.opname in _IDLE for each in dis.get_instructions(code))
+
+
+def members(request_ids: Collection[str]) -> tuple[Any, ...] | None:
+    """Requests as a row names them; None when there are none to name."""
+    if not request_ids:
+        return None
+    unknown = (None,) * len(request_ids)
+    return (tuple(request_ids), unknown, unknown, unknown, unknown)
+
+
+def wait(
+    start_ns: int, end_ns: int, reason: str, connector: Any, call: str, *,
+    request_ids: Collection[str], children: dict[str, int], calls: int = 1,
+) -> None:  # fmt: skip
+    """A row: from when to when a step stood still in a call, or as long as the sum of several."""
+    shape, more = (_SEEN, ()) if calls == 1 else (_SUMMED, (end_ns - start_ns,))
+    inner = " ".join([f"{name}={took_ns}" for name, took_ns in sorted(children.items())]) or None
+    recorder.record((
+        shape, start_ns, end_ns, reason, members(request_ids), products.component(connector),
+        configuration.here().rank, "operation" if request_ids else "aggregate", call, inner, calls, *more,
+    ))  # fmt: skip
+
+
+def _entered(connector: Any, *_: Any, **__: Any) -> int:
+    _inside.append(connector)
+    return recorder.now()
+
+
+def _left(_token: int, _error: BaseException, *_: Any, **__: Any) -> None:
+    _inside.pop()
+
+
+def _after(total: Sum, name: str) -> Callable[..., None]:
+    """What to do after each call of one method: two clock reads and an addition, unless it was long."""
+
+    def after(start_ns: int, _result: Any, connector: Any, *_: Any, **__: Any) -> None:
+        end_ns = recorder.now()
+        _inside.pop()
+        took_ns = end_ns - start_ns
+        if _inside:
+            if _inside[-1] is not connector:
+                child = products.component(connector)
+                total.inner[child] = total.inner.get(child, 0) + took_ns
+            return
+        inner = total.inner
+        if inner:
+            total.inner = {}
+        if took_ns >= LONG_NS:
+            names = _named(total, connector)
+            wait(start_ns, end_ns, total.reason, connector, name, request_ids=names, children=inner)
+            return
+        total.calls += 1
+        total.total_ns += took_ns
+        total.end_ns = end_ns
+        for child, inner_ns in inner.items():
+            total.children[child] = total.children.get(child, 0) + inner_ns
+
+    return after
+
+
+def _named(total: Sum, connector: Any) -> tuple[str, ...]:
+    """Loads inside a step have names; which requests a layer is saved for no connector says."""
+    return inside_the_step(connector) if total.reason == "load" else ()
+
+
+def _step_over(_token: int, _result: Any, connector: Any, *_: Any, **__: Any) -> None:
+    """The step lets go of its metadata: what its short calls took together."""
+    _inside.pop()
+    if _inside:
+        return
+    for total in _sums.values():
+        if total.calls and total.total_ns >= LONG_NS:
+            wait(total.end_ns - total.total_ns, total.end_ns, total.reason, connector, "layers",
+                 request_ids=_named(total, connector), children=total.children,
+                 calls=total.calls)  # fmt: skip
+        if total.calls:
+            total.clear()

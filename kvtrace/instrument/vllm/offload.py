@@ -1,0 +1,288 @@
+"""Native offloading in a worker: which copy of which request, asked for when, copied from when to when?
+
+    step n     prepare_store_kv(metadata)       stores are named and wait in vLLM for the next step
+    step n+1   start_kv_transfers(metadata)     loads are named
+                 submit_store | submit_load ──► submit: a row opens; a copy that never ends stays open
+                     ...the copy...             end: the worker makes its TransferResult
+               get_finished()                   the row closes
+
+A job is of one request, whose id comes with it. Whatever class works for vLLM, also from outside, is wrapped
+when vLLM gets it. When its copy ended is what its result says: device events where there are some
+(offload_device.py), else the moment in which the result was made, in whatever thread; it began
+`transfer_time` before. A job that a worker refuses, or reports as not successful, has failed.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from kvtrace import recorder
+from kvtrace.instrument.vllm import configuration
+from kvtrace.instrument.vllm.carrier import carried_by
+from kvtrace.instrument.wrapping import after, around, lose
+
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+MEDIA = {"GPULoadStoreSpec": "gpu", "CPULoadStoreSpec": "host"}
+"""Class of vLLM that says where blocks are -> the tier; its subclasses too."""
+MADE = "_kvtrace_ns"
+"""On a TransferResult: when it was made."""
+DEVICE = "_kvtrace_device"
+"""On a TransferResult: what the device's events say of its copy."""
+_OPENED = (
+    "span_id", "request_id", "transfer_id", "submit_ns", "start_ns", "tokens", "blocks", "attempt", "rank",
+    "attribution", "attributes.job",
+)  # fmt: skip
+_LOAD = recorder.shape(
+    "span", (*_OPENED, "tier_from"), part="open", name="offload_load", op="load", tier_to="gpu",
+    purpose="reuse", observer="worker", evidence="shim", component="vllm.offloading",
+)  # fmt: skip
+_STORE = recorder.shape(
+    "span", (*_OPENED, "tier_to"), part="open", name="offload_store", op="store", tier_from="gpu",
+    observer="worker", evidence="shim", component="vllm.offloading",
+)  # fmt: skip
+_CLOSE = recorder.shape(
+    "span",
+    ("span_id", "start_ns", "end_ns", "bytes", "outcome", "reason", "clock", "device", "stream",
+     "attributes.times", "attributes.reported_after_ns"),
+    part="close",
+)  # fmt: skip
+_MOST = 100_000
+"""Names of jobs that nobody submits: more are not kept."""
+
+
+class Job:
+    """One copy under way."""
+
+    __slots__ = ("request_id", "span_id", "submit_ns")
+
+    def __init__(self, request_id: str | None, submit_ns: int) -> None:
+        self.request_id = request_id
+        self.span_id = recorder.next_id()
+        self.submit_ns = submit_ns
+
+
+class Jobs:
+    """Of one worker of vLLM: the jobs that it named, and those under way."""
+
+    __slots__ = ("block_tokens", "named", "running")
+
+    def __init__(self, block_tokens: tuple[int, ...]) -> None:
+        self.block_tokens = block_tokens  # of each group of layers that is offloaded
+        self.named: dict[int, tuple[str, int | None, int | None]] = {}  # job -> request, attempt, tokens
+        self.running: dict[int, Job] = {}
+
+
+def install_results(module: ModuleType) -> None:
+    """Wrap where a result of any worker is made."""
+    after(module.TransferResult, "__init__", _made)
+
+
+def install(module: ModuleType) -> None:
+    """Wrap vLLM's side of the worker: what it names, and the worker itself once it is there."""
+    owner = module.OffloadingConnectorWorker
+    after(owner, "_init_worker", _there)
+    around(owner, "handle_preemptions", _flushes, _nothing)
+    around(owner, "start_kv_transfers", _loads, _nothing)
+    around(owner, "prepare_store_kv", _stores, _nothing)
+
+
+def flushed_by(connector: Any, metadata: Any) -> set[str]:
+    """Whose stores `handle_preemptions` submits or waits for: put off by a step, or to end before it."""
+    own: Any = getattr(connector, "connector_worker", None)
+    known: Jobs | None = getattr(own, "_kvtrace_jobs", None)
+    if known is None:
+        return set()
+    put_off = [job[0] for job in own._unsubmitted_store_jobs]  # noqa: SLF001 - no public way
+    found: set[str] = {known.named[number][0] for number in put_off if number in known.named}
+    for number in metadata.jobs_to_flush or ():
+        running, new = known.running.get(number), metadata.store_jobs.get(number)
+        request_id = running.request_id if running is not None else getattr(new, "req_id", None)
+        if request_id is not None:
+            found.add(request_id)
+    return found
+
+
+def _made(_result: Any, result: Any, *_: Any, **__: Any) -> None:
+    vars(result)[MADE] = recorder.now()
+
+
+def _there(_result: Any, own: Any, *_: Any, **__: Any) -> None:
+    """VLLM has got its worker: its class is wrapped, unless it was."""
+    worker = own.worker
+    if worker is None:
+        return
+    jobs = Jobs(_block_tokens(own))
+    own._kvtrace_jobs = worker._kvtrace_jobs = jobs  # noqa: SLF001 - ours, on objects of the engine
+    around(type(worker), "submit_load", _asked, _load_submitted, _load_refused)
+    around(type(worker), "submit_store", _asked, _store_submitted, _store_refused)
+    after(type(worker), "get_finished", _finished)
+    configuration.report()
+
+
+def _block_tokens(own: Any) -> tuple[int, ...]:
+    """Tokens of a block of each group, in the order in which jobs give their sizes."""
+    try:
+        config = own.kv_cache_config
+        offloaded = sys.modules[type(own).__module__].get_offloading_group_ids(config)
+        return tuple([int(config.kv_cache_groups[each].kv_cache_spec.block_size) for each in offloaded])
+    except Exception as error:  # noqa: BLE001 - tokens stay unknown, copies are recorded
+        lose("tokens of a block", error)
+        return ()
+
+
+def _flushes(own: Any, metadata: Any, *_: Any, **__: Any) -> None:
+    """Stores that must end before this step are submitted at once."""
+    at_once = getattr(metadata, "jobs_to_flush", None)
+    if at_once:
+        _name(own, {job: entry for job, entry in metadata.store_jobs.items() if job in at_once}, metadata)
+
+
+def _loads(own: Any, metadata: Any, *_: Any, **__: Any) -> None:
+    if metadata.load_jobs:
+        _name(own, metadata.load_jobs, metadata)
+
+
+def _stores(own: Any, metadata: Any, *_: Any, **__: Any) -> None:
+    if metadata.store_jobs:
+        _name(own, metadata.store_jobs, metadata)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+def _name(own: Any, entries: dict[int, Any], metadata: Any) -> None:
+    """Note whose jobs these are; a rank that stores nothing submits none of them."""
+    jobs: Jobs | None = getattr(own, "_kvtrace_jobs", None)
+    if jobs is None or len(jobs.named) > _MOST:
+        return
+    carried = carried_by(metadata)
+    loads: dict[str, tuple[int | None, int | None]] = {}
+    if carried is not None:
+        told = zip(carried["attempts"], carried["tokens"], strict=True)
+        loads = dict(zip(carried["loads"], told, strict=True))
+    writes = getattr(own, "_is_store_writer", True)
+    for number, entry in entries.items():
+        is_load = entries is metadata.load_jobs
+        if is_load or writes:
+            attempt, tokens = loads.get(entry.req_id, (None, None)) if is_load else (None, None)
+            jobs.named[number] = (entry.req_id, attempt, tokens)
+
+
+def _asked(*_: Any, **__: Any) -> int:
+    return recorder.now()
+
+
+def _load_submitted(submit_ns: int, accepted: Any, worker: Any, *args: Any, **kwargs: Any) -> None:
+    number, medium, gpu = _arguments(*args, **kwargs)
+    _submitted(_LOAD, submit_ns, worker, number, gpu, medium, accepted=bool(accepted))
+
+
+def _load_refused(submit_ns: int, _error: Any, worker: Any, *args: Any, **kwargs: Any) -> None:
+    _load_submitted(submit_ns, False, worker, *args, **kwargs)  # noqa: FBT003 - as vLLM's worker says it
+
+
+def _store_submitted(submit_ns: int, accepted: Any, worker: Any, *args: Any, **kwargs: Any) -> None:
+    number, gpu, medium = _arguments(*args, **kwargs)
+    _submitted(_STORE, submit_ns, worker, number, gpu, medium, accepted=bool(accepted))
+
+
+def _store_refused(submit_ns: int, _error: Any, worker: Any, *args: Any, **kwargs: Any) -> None:
+    _store_submitted(submit_ns, False, worker, *args, **kwargs)  # noqa: FBT003 - as vLLM's worker says it
+
+
+def _arguments(job_id: int, src_spec: Any, dst_spec: Any) -> tuple[int, Any, Any]:
+    return job_id, src_spec, dst_spec
+
+
+def _submitted(
+    shape: recorder.Shape, submit_ns: int, worker: Any, number: int, gpu: Any, medium: Any, *, accepted: bool
+) -> None:
+    """A job was taken, or refused."""
+    jobs: Jobs | None = getattr(worker, "_kvtrace_jobs", None)
+    if jobs is None:
+        return
+    request_id, attempt, tokens = jobs.named.pop(number, (None, None, None))
+    job = Job(request_id, submit_ns)
+    transfer_id = None
+    if request_id is not None and shape == _STORE:
+        transfer_id = f"{request_id}/store/{number}"
+    elif request_id is not None and attempt is not None:
+        transfer_id = f"{request_id}/load/{attempt}"
+    recorder.record((
+        shape, job.span_id, request_id, transfer_id, submit_ns, submit_ns,
+        _tokens(jobs, gpu) if tokens is None else tokens, len(gpu.block_ids), attempt,
+        configuration.here().rank, "aggregate" if request_id is None else "request", number, _tier(medium),
+    ))  # fmt: skip
+    if accepted:
+        jobs.running[number] = job
+    else:
+        now = recorder.now()
+        recorder.record(
+            (
+                _CLOSE,
+                job.span_id,
+                submit_ns,
+                now,
+                None,
+                "failed",
+                "unknown",
+                "host",
+                None,
+                None,
+                "refused",
+                None,
+            )
+        )
+
+
+def _tokens(jobs: Jobs, gpu: Any) -> int | None:
+    """Tokens of the blocks of the group that has most of them."""
+    sizes = getattr(gpu, "group_sizes", None)
+    if not sizes or len(sizes) != len(jobs.block_tokens):
+        return None
+    return max(int(size) * tokens for size, tokens in zip(sizes, jobs.block_tokens, strict=True))
+
+
+def _tier(medium: Any) -> str:
+    for kind in type(medium).__mro__:
+        if kind.__name__ in MEDIA:
+            return MEDIA[kind.__name__]
+    return "unknown"
+
+
+def _finished(results: Any, worker: Any, *_: Any, **__: Any) -> None:
+    """The worker reports what has ended since it was asked last."""
+    jobs: Jobs | None = getattr(worker, "_kvtrace_jobs", None)
+    if jobs is None or not results:
+        return
+    now = recorder.now()
+    for result in results:
+        job = jobs.running.pop(result.job_id, None)
+        if job is None:
+            recorder.lost("undecodable", detail="offloading: a result of a job that was not submitted")
+            continue
+        start_ns, end_ns, clock, device, stream, times = _times(result, job, now)
+        recorder.record((
+            _CLOSE, job.span_id, start_ns, end_ns, result.transfer_size, "ok" if result.success else "failed",
+            None if result.success else "unknown", clock, device, stream, times, now - end_ns,
+        ))  # fmt: skip
+
+
+def _times(result: Any, job: Job, now: int) -> tuple[int, int, str, str | None, str | None, str]:
+    """Start and end of the copy, whose clock says so, device, stream, and where the times come from."""
+    own = vars(result)
+    seen = own.get(DEVICE)
+    if seen is not None:
+        start_ns, end_ns, device, stream = seen
+        start_ns = min(max(start_ns, job.submit_ns), now)
+        return start_ns, min(max(end_ns, start_ns), now), "gpu", device, stream, "device_events"
+    end_ns = max(own.get(MADE, now), job.submit_ns)
+    if result.transfer_time is None:
+        return job.submit_ns, end_ns, "host", None, None, "submit_to_result"
+    start_ns = max(job.submit_ns, end_ns - round(result.transfer_time * 1e9))
+    return start_ns, end_ns, "host", None, None, "result_made"
