@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kvtrace.sources.losses import Loss
 
 ROWS_A_FILE = 120_000
-ROWS_A_TABLE = 800_000
+ROWS_A_TABLE = 400_000
 """As long as everything fits into memory: larger tables, fewer times the cost of each."""
 HELD_BYTES = 192 << 20
 """Rows that fit into this stay in memory, and are neither written nor read again."""
