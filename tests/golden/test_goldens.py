@@ -36,6 +36,7 @@ ORDER = {
     "missed_by_lag": ("request_id", "producer_request_id"),
     "four_events": ("request_id", "first_position"),
     "visibility": ("backend", "tier"),
+    "bandwidth": ("tier_from", "tier_to", "component", "includes_queue"),
 }
 """Analysis -> the columns that name a row."""
 INSTANTS = (
