@@ -8,6 +8,12 @@ it, ask it questions, look at it:
     run.sql("SELECT request_id, ttft_ns FROM request ORDER BY ttft_ns DESC LIMIT 5")
     kvtrace.analyze(run, "exposure", window="ttft")
     kvtrace.figure(run, "exposure")
+
+Code that an instrumented process runs names what it works for, and what it moves:
+
+    with kvtrace.request("cmpl-7"):
+        cache.copy_(pages)
+    @kvtrace.transfer(op="load", tier_from="disk", tier_to="host")
 """
 
 from __future__ import annotations
@@ -20,10 +26,21 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
     import polars as pl
 
+    from kvtrace.instrument import request, transfer
     from kvtrace.run import Run
 
 __version__ = "0.1.0.dev0"
-__all__ = ["__version__", "analyze", "figure", "open_run"]
+__all__ = ["__version__", "analyze", "figure", "open_run", "request", "transfer"]
+
+
+def __getattr__(name: str) -> Any:
+    """`request` and `transfer`, of the half that records: imported when first named."""
+    if name not in ("request", "transfer"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from kvtrace import instrument
+
+    found = globals()[name] = getattr(instrument, name)
+    return found
 
 
 def open_run(path: str | Path) -> Run:

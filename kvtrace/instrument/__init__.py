@@ -5,5 +5,28 @@ loses. Nothing of an engine is imported on its behalf: a module is wrapped when 
 
     wrapping.py    a hook after or around a method of the engine, so that no hook can hurt it
     importing.py   an action when a module of the engine is there
+    scope.py       which request this code works for: kvtrace.request
+    transferring.py  one row a call of a connector's own function: kvtrace.transfer
+    torch_cuda/    copies between host and device, timed on the device
     vllm/          vLLM: one general plugin, run in the API server, EngineCore and every worker
 """
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # importing typing costs an engine's start more than this package
+if TYPE_CHECKING:
+    from kvtrace.instrument.scope import request
+    from kvtrace.instrument.transferring import transfer
+
+__all__ = ["request", "transfer"]
+
+
+def __getattr__(name: str) -> object:
+    """`request` and `transfer`, imported when first named; who names them wants copies recorded, too."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from kvtrace.instrument import scope, torch_cuda, transferring
+
+    torch_cuda.install()
+    globals().update(request=scope.request, transfer=transferring.transfer)
+    return globals()[name]

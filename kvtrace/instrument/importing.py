@@ -29,7 +29,7 @@ _statuses: dict[str, str] = {}
 def when_imported(module: str, part: str, action: Action) -> None:
     """Run `action(module)` as soon as that module is there, once; what it raises is counted, not raised.
 
-    `part` names the action in `status()`.
+    `part` names the action in `status()`; an action that has nothing to do there returns why, as text.
     """
     if part in _statuses:
         return
@@ -102,8 +102,8 @@ def _watched(name: str, spec: ModuleSpec | None) -> ModuleSpec | None:
 
 def _act(part: str, action: Action, module: ModuleType) -> None:
     try:
-        action(module)
-        _statuses[part] = ACTIVE
+        idle = action(module)
+        _statuses[part] = idle if isinstance(idle, str) else ACTIVE
     except Exception as error:  # noqa: BLE001 - an engine we do not know is no reason to stop it
         _statuses[part] = f"not wrapped: {type(error).__name__}: {error}"
         lose(part, error)

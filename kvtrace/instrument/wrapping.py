@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 LIMIT = 1_000
 ACTIVE = "active"
+SKIP = object()
+"""What a hook that runs before a call returns when the call is none of its business."""
 COROUTINE_FLAGS = (
     0x80 | 0x20 | 0x200
 )  # coroutine, generator, asynchronous generator: they return before they run
@@ -95,7 +97,8 @@ def around(
     """Call `before(self, ...)`, the method, then `after(token, result, self, ...)`.
 
     When the method raises, `failed(token, error, self, ...)` instead, and the error goes on. A call whose
-    `before` raised gets neither. False when there is nothing to wrap; `status()` then says why.
+    `before` raised, or returned SKIP, gets neither. False when there is nothing to wrap; `status()` then says
+    why.
     """
     guard = Guard(_place(owner, name), f"{_key(before)}, {after.__qualname__}")
     before, after = _with_fault(before), _with_fault(after)
@@ -110,6 +113,8 @@ def around(
                 token = before(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 - no hook may hurt the engine
                 guard.failed(error)
+                return original(*args, **kwargs)
+            if token is SKIP:
                 return original(*args, **kwargs)
             try:
                 result = original(*args, **kwargs)

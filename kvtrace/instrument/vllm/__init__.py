@@ -30,9 +30,11 @@ def register() -> None:
     if not os.environ.get("KVTRACE_OUT"):
         return
     try:
+        from kvtrace.instrument import torch_cuda
         from kvtrace.instrument.vllm import plugin
 
         plugin.install()
+        torch_cuda.install()
     except Exception as error:  # noqa: BLE001 - whatever is wrong with us, the engine starts
         _say(error)
 

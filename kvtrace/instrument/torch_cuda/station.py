@@ -1,0 +1,162 @@
+"""One device: its copies from their call to their row.
+
+    engine's threads   begin ─► end ─► incoming ┐
+    reaper's thread                             └► one queue a stream, oldest first ─► a row | a loss
+
+A stream is first in, first out: where the oldest copy is not over, none behind it is asked. Only
+`event.query()` is called, which never waits. What cannot be read is counted and its pair never used again;
+a device whose events all fail is gone: everything that waits is counted, and it is tried again later.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from kvtrace import recorder
+from kvtrace.instrument.torch_cuda import rows
+from kvtrace.instrument.torch_cuda.anchors import Anchors
+from kvtrace.instrument.torch_cuda.pairs import MOST_PAIRS, Pair, Pool
+
+if TYPE_CHECKING:
+    from typing import Any
+
+NEVER_NS = 60_000_000_000
+"""A copy that has not ended so long after its call is counted as one that never does."""
+MOST_ERRORS = 16
+"""So many events in a row that cannot be read mean that the device is gone."""
+GONE_NS = 10_000_000_000
+"""How long a device that is gone is left alone."""
+MOST_IDLE_LANES = 64
+TOLERANCE_NS = 2_000_000
+"""A device time further outside of what the host saw is impossible, not imprecise."""
+
+
+class Lane:
+    """Copies of one stream that wait for their end."""
+
+    __slots__ = ("last_end_ns", "name", "queue")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.queue: deque[Pair] = deque()
+        self.last_end_ns = 0
+
+
+class Station:
+    """One device's pool, anchors and waiting copies."""
+
+    def __init__(self, device: Any, index: int, most: int = MOST_PAIRS) -> None:
+        self.device = device
+        self.index = index
+        self.pool = Pool(self._make, most)
+        self.anchors = Anchors(device, index)
+        self.incoming: deque[Pair] = deque()
+        self.gone_until_ns = 0
+        self._name = device.name(index)
+        self._lanes: dict[int, Lane] = {}
+        self._errors = 0
+
+    def _make(self) -> Pair:
+        return Pair(self, self.device.event(self.index), self.device.event(self.index))
+
+    def waiting(self) -> bool:
+        """Whether copies wait for their end."""
+        return bool(self.incoming) or any(lane.queue for lane in self._lanes.values())
+
+    def read(self) -> None:
+        """Write what is over. Only the reaper calls this; it counts what it loses and raises nothing."""
+        try:
+            self._sort()
+            if self.waiting():
+                self.anchors.renew()
+        except Exception as error:  # noqa: BLE001 - a device may fail in any way
+            self._failed(error)
+        for lane in list(self._lanes.values()):
+            self._read_lane(lane)
+
+    def give_up(self, why: str) -> None:
+        """Count everything that waits as lost."""
+        self._sort()
+        for lane in self._lanes.values():
+            while lane.queue:
+                self._lose(lane.queue.popleft(), why)
+        self._lanes.clear()
+
+    def _sort(self) -> None:
+        while self.incoming:
+            pair = self.incoming.popleft()
+            lane = self._lanes.get(pair.lane)
+            if lane is None:
+                self._drop_idle_lanes()
+                lane = self._lanes[pair.lane] = Lane(f"{pair.lane:#x}")
+            lane.queue.append(pair)
+
+    def _drop_idle_lanes(self) -> None:
+        """Streams that were destroyed leave nothing behind."""
+        if len(self._lanes) >= MOST_IDLE_LANES:
+            for key in [key for key, lane in self._lanes.items() if not lane.queue]:
+                del self._lanes[key]
+
+    def _read_lane(self, lane: Lane) -> None:
+        while lane.queue:
+            pair = lane.queue[0]
+            try:
+                over = pair.end.query()
+                times = self._times(pair) if over else None
+            except Exception as error:  # noqa: BLE001 - destroyed, reset: a device may fail in any way
+                lane.queue.popleft()
+                self._lose(pair, f"event cannot be read: {type(error).__name__}")
+                self._failed(error)
+                continue
+            if over is not True or times is None:
+                if recorder.now() - pair.submit_ns <= NEVER_NS:
+                    return
+                lane.queue.popleft()
+                self._lose(pair, "did not end" if not over else "no anchor of the device's clock")
+                continue
+            lane.queue.popleft()
+            self._errors = 0
+            self._write(pair, lane, *times)
+
+    def _times(self, pair: Pair) -> tuple[int, int] | None:
+        """Start and end on the host's clock; None while the device has no anchor.
+
+        The duration is taken between the two events: over so short a time it is exact.
+        """
+        anchor = self.anchors.nearest(pair.submit_ns)
+        if anchor is None:
+            return None
+        start = anchor.device_ns + round(anchor.event.elapsed_time(pair.start) * 1e6)
+        end = start + round(pair.start.elapsed_time(pair.end) * 1e6)
+        return self.anchors.mapping.host(start), self.anchors.mapping.host(end)
+
+    def _write(self, pair: Pair, lane: Lane, start_ns: int, end_ns: int) -> None:
+        """A copy lies between its call and now, and behind the one before it on its stream."""
+        now = recorder.now()
+        if end_ns < start_ns:
+            self._lose(pair, None, "negative_duration", keep=True)
+        elif start_ns < pair.submit_ns - TOLERANCE_NS or end_ns > now + TOLERANCE_NS:
+            self._lose(pair, "the device's clock jumped", "impossible_time", keep=True)
+            self.anchors.start_over()
+        else:
+            start_ns = min(max(start_ns, pair.submit_ns, lane.last_end_ns), now)
+            end_ns = lane.last_end_ns = max(start_ns, min(end_ns, now))
+            rows.write(pair, start_ns, end_ns, self._name, lane.name)
+            self.pool.give(pair)
+
+    def _lose(self, pair: Pair, why: str | None, cause: str = "dropped", *, keep: bool = False) -> None:
+        recorder.lost(cause, op=pair.op, detail=None if why is None else f"copy: {why}")
+        if keep:
+            self.pool.give(pair)
+        else:
+            self.pool.retire()
+
+    def _failed(self, error: Exception) -> None:
+        self._errors += 1
+        if self._errors >= MOST_ERRORS:
+            self._errors = 0
+            self.gone_until_ns = recorder.now() + GONE_NS
+            self.give_up(f"device is gone: {type(error).__name__}")
+            self.pool.forget()
+            self.anchors = Anchors(self.device, self.index)
