@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from kvtrace.importer import import_files
 from kvtrace.run import Run, open_run
+from tests.engines import native
 from tests.engines.environment import engine_python, skip_when_missing
 from tests.engines.record import record_session
 from tests.engines.scenarios import SESSIONS
@@ -15,6 +16,8 @@ from tests.golden.truths import Recording
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.engines.native import Played
 
 
 @dataclass
@@ -50,6 +53,19 @@ class Recordings:
             )
             self.raws |= {scenario.name: raw for scenario, raw in zip(session.scenarios, raws, strict=True)}
         return self.raws[name]
+
+
+@pytest.fixture(scope="session")
+def python() -> Path:
+    skip_when_missing()
+    return engine_python()
+
+
+@pytest.fixture(scope="session")
+def offload(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """VLLM's native offloading, with a worker that writes down its own times."""
+    folder = tmp_path_factory.mktemp("offload")
+    return native.play(native.HOST_SPEC, native.native_offload, python=python, out=folder / "run")
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,6 @@ import pytest
 from kvtrace.run import Run, open_run
 from tests.engines import native
 from tests.engines.configuration import Configuration
-from tests.engines.environment import engine_python, skip_when_missing
 from tests.golden.truths import LOST, SECOND, TOKENS
 
 if TYPE_CHECKING:
@@ -39,12 +38,6 @@ class Killed:
 
 
 @pytest.fixture(scope="session")
-def python() -> Path:
-    skip_when_missing()
-    return engine_python()
-
-
-@pytest.fixture(scope="session")
 def killed(recordings: Recordings) -> Killed:
     """The recorded session of the samples, as `kvtrace run` itself left it."""
     run = recordings.native("server_killed")
@@ -53,12 +46,6 @@ def killed(recordings: Recordings) -> Killed:
     names = responses["request_id"].to_list()
     waited = ((responses["first_token_ns"] - responses["started_ns"]) / SECOND).to_list()
     return Killed(run, names, waited, [ids[name] for name in names])
-
-
-@pytest.fixture(scope="session")
-def offload(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
-    folder = tmp_path_factory.mktemp("offload")
-    return native.play(native.HOST_SPEC, native.native_offload, python=python, out=folder / "run")
 
 
 @pytest.fixture(scope="session")

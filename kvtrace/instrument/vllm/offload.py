@@ -18,51 +18,17 @@ import sys
 from typing import TYPE_CHECKING
 
 from kvtrace import recorder
-from kvtrace.instrument.vllm import configuration
+from kvtrace.instrument.vllm import configuration, offload_rows
 from kvtrace.instrument.vllm.carrier import carried_by
+from kvtrace.instrument.vllm.offload_rows import LOAD, MADE, STORE, Job
 from kvtrace.instrument.wrapping import after, around, lose
 
 if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-MEDIA = {"GPULoadStoreSpec": "gpu", "CPULoadStoreSpec": "host"}
-"""Class of vLLM that says where blocks are -> the tier; its subclasses too."""
-MADE = "_kvtrace_ns"
-"""On a TransferResult: when it was made."""
-DEVICE = "_kvtrace_device"
-"""On a TransferResult: what the device's events say of its copy."""
-_OPENED = (
-    "span_id", "request_id", "transfer_id", "submit_ns", "start_ns", "tokens", "blocks", "attempt", "rank",
-    "attribution", "attributes.job",
-)  # fmt: skip
-_LOAD = recorder.shape(
-    "span", (*_OPENED, "tier_from"), part="open", name="offload_load", op="load", tier_to="gpu",
-    purpose="reuse", observer="worker", evidence="shim", component="vllm.offloading",
-)  # fmt: skip
-_STORE = recorder.shape(
-    "span", (*_OPENED, "tier_to"), part="open", name="offload_store", op="store", tier_from="gpu",
-    observer="worker", evidence="shim", component="vllm.offloading",
-)  # fmt: skip
-_CLOSE = recorder.shape(
-    "span",
-    ("span_id", "start_ns", "end_ns", "bytes", "outcome", "reason", "clock", "device", "stream",
-     "attributes.times", "attributes.reported_after_ns"),
-    part="close",
-)  # fmt: skip
 _MOST = 100_000
 """Names of jobs that nobody submits: more are not kept."""
-
-
-class Job:
-    """One copy under way."""
-
-    __slots__ = ("request_id", "span_id", "submit_ns")
-
-    def __init__(self, request_id: str | None, submit_ns: int) -> None:
-        self.request_id = request_id
-        self.span_id = recorder.next_id()
-        self.submit_ns = submit_ns
 
 
 class Jobs:
@@ -90,12 +56,15 @@ def install(module: ModuleType) -> None:
     around(owner, "prepare_store_kv", _stores, _nothing)
 
 
-def flushed_by(connector: Any, metadata: Any) -> set[str]:
-    """Whose stores `handle_preemptions` submits or waits for: put off by a step, or to end before it."""
+def flushed_by(connector: Any, metadata: Any) -> set[str] | None:
+    """Whose stores `handle_preemptions` submits or waits for: put off by a step, or to end before it.
+
+    None for a connector of which that is not known.
+    """
     own: Any = getattr(connector, "connector_worker", None)
     known: Jobs | None = getattr(own, "_kvtrace_jobs", None)
     if known is None:
-        return set()
+        return None
     put_off = [job[0] for job in own._unsubmitted_store_jobs]  # noqa: SLF001 - no public way
     found: set[str] = {known.named[number][0] for number in put_off if number in known.named}
     for number in metadata.jobs_to_flush or ():
@@ -179,7 +148,7 @@ def _asked(*_: Any, **__: Any) -> int:
 
 def _load_submitted(submit_ns: int, accepted: Any, worker: Any, *args: Any, **kwargs: Any) -> None:
     number, medium, gpu = _arguments(*args, **kwargs)
-    _submitted(_LOAD, submit_ns, worker, number, gpu, medium, accepted=bool(accepted))
+    _submitted(LOAD, submit_ns, worker, number, gpu, medium, accepted=bool(accepted))
 
 
 def _load_refused(submit_ns: int, _error: Any, worker: Any, *args: Any, **kwargs: Any) -> None:
@@ -188,7 +157,7 @@ def _load_refused(submit_ns: int, _error: Any, worker: Any, *args: Any, **kwargs
 
 def _store_submitted(submit_ns: int, accepted: Any, worker: Any, *args: Any, **kwargs: Any) -> None:
     number, gpu, medium = _arguments(*args, **kwargs)
-    _submitted(_STORE, submit_ns, worker, number, gpu, medium, accepted=bool(accepted))
+    _submitted(STORE, submit_ns, worker, number, gpu, medium, accepted=bool(accepted))
 
 
 def _store_refused(submit_ns: int, _error: Any, worker: Any, *args: Any, **kwargs: Any) -> None:
@@ -209,35 +178,17 @@ def _submitted(
     request_id, attempt, tokens = jobs.named.pop(number, (None, None, None))
     job = Job(request_id, submit_ns)
     transfer_id = None
-    if request_id is not None and shape == _STORE:
+    if request_id is not None and shape == STORE:
         transfer_id = f"{request_id}/store/{number}"
     elif request_id is not None and attempt is not None:
         transfer_id = f"{request_id}/load/{attempt}"
-    recorder.record((
-        shape, job.span_id, request_id, transfer_id, submit_ns, submit_ns,
-        _tokens(jobs, gpu) if tokens is None else tokens, len(gpu.block_ids), attempt,
-        configuration.here().rank, "aggregate" if request_id is None else "request", number, _tier(medium),
-    ))  # fmt: skip
+    if tokens is None:
+        tokens = _tokens(jobs, gpu)
+    offload_rows.opened(shape, job, number, transfer_id, attempt, tokens, gpu, medium)
     if accepted:
         jobs.running[number] = job
     else:
-        now = recorder.now()
-        recorder.record(
-            (
-                _CLOSE,
-                job.span_id,
-                submit_ns,
-                now,
-                None,
-                "failed",
-                "unknown",
-                "host",
-                None,
-                None,
-                "refused",
-                None,
-            )
-        )
+        offload_rows.refused(job)
 
 
 def _tokens(jobs: Jobs, gpu: Any) -> int | None:
@@ -246,13 +197,6 @@ def _tokens(jobs: Jobs, gpu: Any) -> int | None:
     if not sizes or len(sizes) != len(jobs.block_tokens):
         return None
     return max(int(size) * tokens for size, tokens in zip(sizes, jobs.block_tokens, strict=True))
-
-
-def _tier(medium: Any) -> str:
-    for kind in type(medium).__mro__:
-        if kind.__name__ in MEDIA:
-            return MEDIA[kind.__name__]
-    return "unknown"
 
 
 def _finished(results: Any, worker: Any, *_: Any, **__: Any) -> None:
@@ -265,24 +209,5 @@ def _finished(results: Any, worker: Any, *_: Any, **__: Any) -> None:
         job = jobs.running.pop(result.job_id, None)
         if job is None:
             recorder.lost("undecodable", detail="offloading: a result of a job that was not submitted")
-            continue
-        start_ns, end_ns, clock, device, stream, times = _times(result, job, now)
-        recorder.record((
-            _CLOSE, job.span_id, start_ns, end_ns, result.transfer_size, "ok" if result.success else "failed",
-            None if result.success else "unknown", clock, device, stream, times, now - end_ns,
-        ))  # fmt: skip
-
-
-def _times(result: Any, job: Job, now: int) -> tuple[int, int, str, str | None, str | None, str]:
-    """Start and end of the copy, whose clock says so, device, stream, and where the times come from."""
-    own = vars(result)
-    seen = own.get(DEVICE)
-    if seen is not None:
-        start_ns, end_ns, device, stream = seen
-        start_ns = min(max(start_ns, job.submit_ns), now)
-        return start_ns, min(max(end_ns, start_ns), now), "gpu", device, stream, "device_events"
-    end_ns = max(own.get(MADE, now), job.submit_ns)
-    if result.transfer_time is None:
-        return job.submit_ns, end_ns, "host", None, None, "submit_to_result"
-    start_ns = max(job.submit_ns, end_ns - round(result.transfer_time * 1e9))
-    return start_ns, end_ns, "host", None, None, "result_made"
+        else:
+            offload_rows.closed(job, result, now)

@@ -44,6 +44,7 @@ PARTS = (
     ("vllm.distributed.kv_transfer.kv_connector.factory", "connectors", "connectors", "install"),
     ("vllm.v1.kv_offload.base", "results of native offloading", "offload", "install_results"),
     (OFFLOADING, "copies of native offloading", "offload", "install"),
+    ("vllm.v1.kv_offload.cpu.gpu_worker", "device times of native offloading", "offload_device", "install"),
     ("vllm.distributed.kv_events", "KV events", "kv_events", "install"),
 )
 """Module of vLLM, what it is to us, and which function of which file here wraps it."""

@@ -5,8 +5,9 @@
 
 A worker runs the step of a whole batch: everybody in it pays for these calls. `start_load_kv` is a wait when
 the scheduler put loads inside the step, and names their requests; what it does for asynchronous loads is no
-wait. `handle_preemptions` is one from LONG_NS on: it submits what it must flush, and waits for it. Of a
-connector of several the outermost call is the row; what the calls inside it took is `attributes.children`.
+wait. `handle_preemptions` is one from LONG_NS on, if it has anything to do: it submits what it must flush,
+and waits for it. Of a connector of several the outermost call is the row; what the calls inside it took is
+`attributes.children`.
 """
 
 from __future__ import annotations
@@ -34,14 +35,16 @@ _MOST_IDS = 64
 
 
 class Call:
-    """One call under way, and what the calls inside it did."""
+    """One call under way, and what the calls inside it did. `idle`: it has nothing to do."""
 
-    __slots__ = ("children", "connector", "request_ids", "start_ns")
+    __slots__ = ("children", "connector", "idle", "inner", "request_ids", "start_ns")
 
-    def __init__(self, connector: Any, request_ids: Iterable[str]) -> None:
+    def __init__(self, connector: Any, request_ids: Iterable[str], *, idle: bool) -> None:
         self.connector = connector
         self.request_ids = set(request_ids)
         self.children: dict[str, int] = {}
+        self.idle = idle
+        self.inner = 0
         self.start_ns = recorder.now()
 
 
@@ -59,12 +62,13 @@ def instrument(connector: type) -> None:
 
 def _flush_begins(connector: Any, kv_connector_metadata: Any = None, *_: Any, **__: Any) -> Call:
     """Whose stores it is about is known before, not after."""
-    return _begin(connector, offload.flushed_by(connector, kv_connector_metadata))
+    request_ids = offload.flushed_by(connector, kv_connector_metadata)
+    return _begin(connector, request_ids or (), idle=request_ids is not None and not request_ids)
 
 
 def _flush_ended(call: Call, _result: Any, *_: Any, **__: Any) -> None:
     took_ns = _end(call)
-    if not _calls and took_ns >= LONG_NS:
+    if not _calls and took_ns >= LONG_NS and not call.idle:
         _tell(call, took_ns, "store", "handle_preemptions")
 
 
@@ -95,8 +99,8 @@ def _errors(call: Call, block_ids: Any, connector: Any, *_: Any, **__: Any) -> N
     ))  # fmt: skip
 
 
-def _begin(connector: Any, request_ids: Iterable[str]) -> Call:
-    call = Call(connector, request_ids)
+def _begin(connector: Any, request_ids: Iterable[str], *, idle: bool = False) -> Call:
+    call = Call(connector, request_ids, idle=idle)
     _calls.append(call)
     return call
 
@@ -109,6 +113,8 @@ def _end(call: Call) -> int:
     if _calls:
         outer = _calls[-1]
         outer.request_ids |= call.request_ids
+        outer.idle = call.idle and (outer.idle or not outer.inner)
+        outer.inner += 1
         if outer.connector is not call.connector:
             name = products.component(call.connector)
             outer.children[name] = outer.children.get(name, 0) + took_ns

@@ -1,0 +1,170 @@
+"""What workers of real engines were seen to copy and to wait for, against the times of the copies themselves.
+
+Minutes: `pytest -m engine`. See test_vllm_lmcache.py for the environment.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import kvtrace
+import polars as pl
+import pytest
+from kvtrace.run import Run, open_run
+from tests.engines import model, native
+from tests.golden.truths import LOST
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.engines.native import Played
+
+pytestmark = pytest.mark.engine
+MS = 1_000_000
+
+COPIES = """
+    SELECT span.attributes['job']::BIGINT AS job, span.*, t.usable_ns AS usable, t.submit_ns AS decided_ns
+    FROM span LEFT JOIN transfer t USING (transfer_id)
+    WHERE span.observer = 'worker' AND span.op IN ('load', 'store') ORDER BY span.start_ns
+"""
+"""Copies as the worker saw them, with the scheduler's times where it has some."""
+STEPS_OF_WAITS = """
+    SELECT w.span_id AS wait_id, w.start_ns, w.end_ns, w.component, w.attributes['children'] AS children,
+        list_transform(w.members, lambda m: m.request_id) AS named,
+        list_transform(s.members, lambda m: m.request_id) AS payers
+    FROM wait w JOIN step s ON s.start_ns <= w.start_ns AND w.end_ns <= s.end_ns
+    WHERE w.reason = 'load' AND w.observer = 'worker'
+"""
+
+
+@pytest.fixture(scope="session")
+def example(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    out = tmp_path_factory.mktemp("example") / "run"
+    return native.play(native.EXAMPLE, native.batches, python=python, out=out)
+
+
+@pytest.fixture(scope="session")
+def multi(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    out = tmp_path_factory.mktemp("multi") / "run"
+    return native.play(native.MULTI, native.batches, python=python, out=out)
+
+
+def _rows(run: Run, query: str) -> list[dict[str, Any]]:
+    return run.connection().sql(query).pl().to_dicts()
+
+
+def _waited(run: Run, class_: str) -> dict[str, int]:
+    """Request -> how long it was exposed to a class of waits, ns."""
+    partition = kvtrace.analyze(run, "exposure", window="e2e")
+    assert set(partition["bound"]) == {"exact"}
+    found = partition.filter(pl.col("class") == class_)
+    return dict(zip(found["request_id"], found["exposed_ns"], strict=True))
+
+
+def test_every_copy_has_the_times_that_its_worker_measured(offload: Played) -> None:
+    copies = {row["job"]: row for row in _rows(open_run(offload.run), COPIES)}
+    assert len(offload.times) >= 8
+    assert set(copies) == {each["job"] for each in offload.times}
+    for own in offload.times:
+        row = copies[own["job"]]
+        assert row["op"] == ("store" if own["stores"] else "load")
+        for name in ("submit_ns", "start_ns", "end_ns"):
+            assert abs(row[name] - own[name]) < 2 * MS, (name, row, own)
+        assert row["end_ns"] - row["start_ns"] >= native.DELAY_S * 1000 * MS
+        assert (row["outcome"], row["clock"], row["rank"]) == ("ok", "host", 0)
+
+
+def test_a_load_is_usable_once_its_worker_has_reported_it(offload: Played) -> None:
+    """The next pass of the scheduler finds it: when the step in which it was reported is over."""
+    run = open_run(offload.run)
+    copies = {row["job"]: row for row in _rows(run, COPIES)}
+    ends = [row["end_ns"] for row in _rows(run, "FROM step ORDER BY end_ns")]
+    loads = [each for each in offload.times if not each["stores"]]
+    assert len(loads) >= 4
+    late = []
+    for own in loads:
+        row = copies[own["job"]]
+        assert row["decided_ns"] <= row["submit_ns"] <= row["start_ns"]
+        assert row["usable"] >= own["reported_ns"]
+        since = max([own["reported_ns"], *[end for end in ends if end <= row["usable"]]])
+        late.append(row["usable"] - since)
+    assert sorted(late)[len(late) // 2] < 2 * MS, late
+
+
+def test_of_two_loads_the_second_waits_for_the_first(offload: Played) -> None:
+    """The worker has one thread: submitted together, copied one after the other."""
+    loads = [row for row in _rows(open_run(offload.run), COPIES) if row["op"] == "load"]
+    waiting = 0
+    for first, second in pairwise(loads):
+        assert first["end_ns"] <= second["start_ns"]
+        waiting += second["submit_ns"] < first["end_ns"] <= second["start_ns"]
+    assert waiting
+
+
+def test_bytes_of_copies_are_their_tokens_in_the_models_cache(offload: Played) -> None:
+    for row in _rows(open_run(offload.run), COPIES):
+        assert row["tokens"] > 0
+        assert row["bytes"] == row["tokens"] * model.KV_BYTES_PER_TOKEN
+        assert row["request_id"] in row["transfer_id"]
+        assert {row["tier_from"], row["tier_to"]} == {"gpu", "host"}
+        assert row["component"] == "vllm.offloading"
+
+
+def test_a_transfer_is_the_workers_copy_with_the_schedulers_ends(offload: Played) -> None:
+    run = open_run(offload.run)
+    rows = _rows(run, "SELECT *, (SELECT count(*) FROM step) AS steps FROM transfer WHERE op = 'load'")
+    assert len(rows) == len([each for each in offload.times if not each["stores"]])
+    for row in rows:
+        assert row["observer"] == "worker"
+        assert row["submit_ns"] < row["start_ns"] < row["end_ns"] < row["usable_ns"]
+    loaded = sum(row["tokens"] for row in rows)
+    assert loaded == offload.counters["vllm:prompt_tokens_by_source_total:external_kv_transfer"]
+
+
+def test_a_load_inside_a_step_is_paid_by_everybody_in_it_and_names_whom_it_is_for(example: Played) -> None:
+    run = open_run(example.run)
+    waits = _rows(run, STEPS_OF_WAITS)
+    assert len(waits) >= 5
+    selected = _rows(run, "SELECT request_id FROM request WHERE selected_tokens > 0")
+    assert {name for row in waits for name in row["named"]} == {row["request_id"] for row in selected}
+    paid: dict[str, int] = {}
+    for row in waits:
+        assert set(row["named"]) <= set(row["payers"])
+        for name in row["payers"]:
+            paid[name] = paid.get(name, 0) + row["end_ns"] - row["start_ns"]
+    assert [row for row in waits if set(row["payers"]) > set(row["named"])], "nobody else was in such a step"
+    assert _waited(run, "wait_load") == paid
+
+
+def test_layers_that_are_saved_are_waits_of_their_step(example: Played) -> None:
+    run = open_run(example.run)
+    rows = _rows(run, "FROM wait WHERE reason = 'store' AND attributes['call'] = 'save_kv_layer'")
+    assert len(rows) >= model.LAYERS * 5
+    assert all(row["end_ns"] - row["start_ns"] >= 100_000 for row in rows)
+    assert all(row["members"] is None for row in rows)
+    assert min(_waited(run, "wait_store").values()) > 0
+
+
+def test_of_nested_connectors_the_outermost_waits_and_the_child_is_named(multi: Played) -> None:
+    run = open_run(multi.run)
+    waits = _rows(run, STEPS_OF_WAITS)
+    assert waits
+    for row in waits:
+        assert row["component"] == "vllm.multi"
+        assert "vllm.example=" in row["children"]
+    stores = _rows(run, f"SELECT * FROM ({COPIES}) WHERE op = 'store'")
+    assert len(stores) == len(multi.times) > 0
+    assert all(row["bytes"] == row["tokens"] * model.KV_BYTES_PER_TOKEN for row in stores)
+
+
+def test_every_flush_names_whose_stores_it_is_about(offload: Played) -> None:
+    rows = _rows(open_run(offload.run), "FROM wait WHERE attributes['call'] = 'handle_preemptions'")
+    assert all(row["members"] for row in rows)
+
+
+@pytest.mark.parametrize("name", ["offload", "example", "multi"])
+def test_nothing_was_lost(request: pytest.FixtureRequest, name: str) -> None:
+    played = request.getfixturevalue(name)
+    assert _rows(open_run(played.run), LOST) == []
+    assert all(each.status == 200 for each in played.client.responses)
