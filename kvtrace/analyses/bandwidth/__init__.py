@@ -54,7 +54,8 @@ def bandwidth(run: Run, *, confidence: float = 0.95, engine: str | None = None) 
 
     A row a path and component; one more, includes_queue, where there are transfers of which only the whole
     was seen, from the asking to the report of the end: what a scheduler or a client sees, an LMCache L2
-    (submit to complete), and LMCache's mp.retrieve, which begins before it waits for the engine's stream.
+    (submit to complete), a worker that says so itself (times = submit_to_...), and LMCache's mp.retrieve,
+    which begins before it waits for the engine's stream.
     Such times never enter the fit of copies: their row is what the asker got, a lower bound of the path's
     bandwidth, and has no latency.
 

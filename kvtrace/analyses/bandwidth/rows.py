@@ -16,10 +16,12 @@ _SEEN = """
 SELECT
     tier_from, tier_to, component, start_ns, end_ns, bytes,
     -- Only workers and servers stand beside a copy; of one that says no observer the words hold:
-    -- start_ns..end_ns is the copy. An L2 of LMCache tells submit and complete, whoever listens.
+    -- start_ns..end_ns is the copy. An L2 of LMCache tells submit and complete, whoever listens; a worker
+    -- that saw no more than that says so in `times`.
     coalesce(observer IN ('client', 'scheduler', 'api', 'router'), false)
         OR coalesce(starts_with(component, 'lmcache.l2') AND clock IS DISTINCT FROM 'gpu', false)
-        OR coalesce(name = 'mp.retrieve', false) AS includes_queue,
+        OR coalesce(name = 'mp.retrieve', false)
+        OR coalesce(starts_with(attributes['times'], 'submit_to'), false) AS includes_queue,
     CASE
         WHEN evidence = 'predicted' THEN 'forecast'
         WHEN end_ns IS NULL OR outcome = 'open' THEN 'open'

@@ -1,7 +1,8 @@
 """Which blocks does a connector take references to, and who takes or frees blocks that are held?
 
 `BlockPool.touch` and `free_blocks` inside a connector's call are a hold of its own; outside of one they only
-move the counts of holds that are open.
+move the counts of holds that are open. What the pool hands out and gets back is compared with the holds
+(pool_checks.py).
 """
 
 from __future__ import annotations
@@ -11,23 +12,27 @@ from typing import TYPE_CHECKING
 from kvtrace import recorder
 from kvtrace.instrument import wrapping
 from kvtrace.instrument.vllm import needs, products
+from kvtrace.instrument.vllm.pool_checks import about_to_go, gone
 from kvtrace.instrument.vllm.track import of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from kvtrace.instrument.vllm.pool_checks import Gone
     from kvtrace.instrument.vllm.track import Tracks
 
 
 def instrument(manager: Any) -> None:
     """Wrap the classes of a scheduler's cache manager and of its block pool."""
     wrapping.after(type(manager), "allocate_slots", slots)
-    wrapping.around(type(manager), "free", freeing, freed)
+    wrapping.around(type(manager), "free", freeing, freed, not_freed)
     pool = getattr(manager, "block_pool", None)
     if pool is not None:
         wrapping.after(type(pool), "touch", touched)
-        wrapping.after(type(pool), "free_blocks", given_back)
+        wrapping.around(type(pool), "free_blocks", going_back, given_back)
+        wrapping.after(type(pool), "unpin_blocks", unpinned)
+        wrapping.after(type(pool), "get_new_blocks", handed_out)
 
 
 def slots(result: Any, manager: Any, request: Any, num_new_tokens: int, *_: Any, **options: Any) -> None:
@@ -44,16 +49,28 @@ def freeing(manager: Any, request: Any, *_: Any, **__: Any) -> list[Any]:
     tracks = of(manager)
     if tracks is None or not tracks.holds.holders:
         return []
-    holders = tracks.holds.holders
-    return [block for block in of_request(manager, request.request_id) if block.block_id in holders]
+    holds = tracks.holds
+    holds.checks.releasing = holds.by_request.get(request.request_id)
+    return [block for block in of_request(manager, request.request_id) if block.block_id in holds.holders]
 
 
-def freed(shared: list[Any], result: Any, manager: Any, *_: Any, **__: Any) -> None:
-    """Afterwards a hold may be the last that refers to them."""
+def freed(shared: list[Any], result: Any, manager: Any, request: Any, *_: Any, **__: Any) -> None:
+    """Afterwards the request's own hold is over, and another may be the last that refers to them."""
     del result
     tracks = of(manager)
     if shared and tracks is not None:
-        tracks.holds.moved(shared, recorder.now())
+        now_ns = recorder.now()
+        tracks.holds.checks.releasing = None
+        tracks.holds.close_request(request.request_id, now_ns)
+        tracks.holds.moved(shared, now_ns)
+
+
+def not_freed(shared: list[Any], error: BaseException, manager: Any, *_: Any, **__: Any) -> None:
+    """The engine's own error."""
+    del error
+    tracks = of(manager)
+    if shared and tracks is not None:
+        tracks.holds.checks.releasing = None
 
 
 def touched(result: Any, pool: Any, blocks: Any, *_: Any, **__: Any) -> None:
@@ -68,12 +85,39 @@ def touched(result: Any, pool: Any, blocks: Any, *_: Any, **__: Any) -> None:
         tracks.holds.moved(blocks, recorder.now())
 
 
-def given_back(result: Any, pool: Any, ordered_blocks: Any, *_: Any, **__: Any) -> None:
-    """References were given back; an iterator was consumed by the engine and says nothing any more."""
+def going_back(pool: Any, ordered_blocks: Any, *_: Any, **__: Any) -> Gone | None:
+    """References are about to be given back."""
+    tracks = of(pool)
+    if tracks is None or (tracks.holds.checks.idle and not tracks.connectors):
+        return None
+    return about_to_go(tracks.holds, ordered_blocks, tracks.pins)
+
+
+def given_back(token: Gone | None, result: Any, pool: Any, *_: Any, **__: Any) -> None:
+    """References were given back: by a connector, or for a request that is over."""
     del result
     tracks = of(pool)
-    if tracks is not None and tracks.connectors and isinstance(ordered_blocks, (list, tuple)):
-        tracks.unpins += ordered_blocks
+    if token is None or tracks is None:
+        return
+    if tracks.connectors:
+        tracks.unpins += gone(token, pool)
+    else:
+        tracks.holds.checks.given_back(gone(token, pool))
+
+
+def unpinned(result: Any, pool: Any, blocks: Any, *_: Any, **__: Any) -> None:
+    """A connector's references went back; who still reads the blocks is told when they are reused."""
+    del result
+    tracks = of(pool)
+    if tracks is not None and tracks.holds.pins and isinstance(blocks, (list, tuple)):
+        tracks.holds.unpin(blocks, recorder.now())
+
+
+def handed_out(result: Any, pool: Any, *_: Any, **__: Any) -> None:
+    """The pool gave blocks away."""
+    tracks = of(pool)
+    if tracks is not None and not tracks.holds.checks.idle:
+        tracks.holds.checks.handed_out(result)
 
 
 def connector_left(tracks: Tracks, connector: Any, request_id: str | None, reason: str) -> None:
@@ -87,6 +131,7 @@ def connector_left(tracks: Tracks, connector: Any, request_id: str | None, reaso
     given = [block for block in unpins if taken.pop(id(block), None) is None]
     if given:
         tracks.holds.unpin(given, now_ns)
+        tracks.holds.checks.given_back(given)
     name = products.component(connector)
     owners = products.pin_owners(connector) if taken and request_id is None else {}
     by_owner: dict[str | None, list[Any]] = {}

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from kvtrace import recorder
 from kvtrace.instrument.vllm import rows
+from kvtrace.instrument.vllm.pool_checks import PoolChecks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,6 +48,7 @@ class Holds:
         self.holders: dict[int, list[Hold]] = {}  # block id -> its holds, the earliest first
         self.counted: dict[int, Hold] = {}  # block id -> the hold that counts it
         self.pins: dict[int, list[Hold]] = {}  # block id -> the holds that a connector's touch opened
+        self.checks = PoolChecks(self)
 
     def open(
         self, request_id: str | None, reason: str, component: str, blocks: Iterable[Any], now_ns: int
@@ -122,6 +124,7 @@ class Holds:
             holders.remove(hold)
             if not holders:
                 del self.holders[block_id]
+                self.checks.over(block_id, hold.request_id)
 
     def _count(self, blocks: Iterable[Any]) -> dict[int, Hold]:
         """Decide again who counts each block; the holds whose count moved."""

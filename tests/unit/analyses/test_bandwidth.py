@@ -121,6 +121,7 @@ def test_busy_time_is_the_union_and_what_touches_is_one() -> None:
         {"observer": "client"},
         {"observer": "server", "name": "mp.retrieve"},
         {"observer": "server", "component": "lmcache.l2.fs"},
+        {"attributes": {"times": "submit_to_result"}},
     ],
 )
 def test_who_saw_only_the_whole_has_a_row_of_its_own_without_latency(

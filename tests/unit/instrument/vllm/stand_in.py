@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kvtrace.instrument.vllm import connector_hooks, scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 BLOCK = 16
 
@@ -57,6 +57,18 @@ class Pool:
     def __init__(self, blocks: int) -> None:
         self.blocks = [Block(number) for number in range(blocks)]
         self.free = blocks
+        self.next: list[int] = []  # what it hands out next, whoever has it
+
+    def get_new_blocks(self, num_blocks: int) -> list[Block]:
+        taken = [self.blocks[self.next.pop(0)] for _ in range(num_blocks)]
+        for block in taken:
+            block.ref_cnt += 1
+        return taken
+
+    def unpin_blocks(self, blocks: list[Block], on_reuse: Callable[[Block], None]) -> None:
+        del on_reuse
+        for block in blocks:
+            block.ref_cnt -= 1
 
     def get_num_free_blocks(self) -> int:
         return self.free
@@ -65,7 +77,7 @@ class Pool:
         for block in blocks:
             block.ref_cnt += 1
 
-    def free_blocks(self, ordered_blocks: list[Block]) -> None:
+    def free_blocks(self, ordered_blocks: Iterable[Block]) -> None:
         for block in ordered_blocks:
             block.ref_cnt -= 1
 
