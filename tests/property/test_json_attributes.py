@@ -79,9 +79,6 @@ def lines(spans: list[list[str]]) -> list[bytes]:
 @given(spans=st.lists(st.lists(LISTS, max_size=4), max_size=3), keep=st.booleans())
 @example(spans=[[ONE_FEWER_ONE_MORE]], keep=False)
 @example(spans=[['[{"key":"a"},[{"key":"b"}],{"key":"c"}]', '[{"key":"a"}]']], keep=False)
-@example(
-    spans=[['[{"key":"m","value":{"kvlistValue":{"values":[{"value":{},"key":"prompt"}]}}}]'] * 2], keep=False
-)
 @example(spans=[[CONTENT_INSIDE] * 3], keep=False)
 @settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 def test_attributes_at_once_are_those_one_by_one(spans: list[list[str]], keep: bool) -> None:  # noqa: FBT001
