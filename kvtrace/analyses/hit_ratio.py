@@ -106,7 +106,7 @@ WITH hop AS (
     FROM kept WINDOW mine AS (PARTITION BY request_id)
 )
 SELECT request_id, tier, component,
-    CASE WHEN exact THEN tokens WHEN sources = 1 THEN loaded_tokens END::BIGINT AS credit
+    TRY_CAST(CASE WHEN exact THEN tokens WHEN sources = 1 THEN loaded_tokens END AS BIGINT) AS credit
 FROM told WHERE tokens IS NULL OR tokens > 0 OR (NOT exact AND sources <> 1)
 """
 """What left a tier less what came into it from below began there: disk -> host 768, host -> gpu 1280 is 768
@@ -114,17 +114,19 @@ from the disk and 512 from the host. Where more moved than was used, one source 
 
 _ROWS = """
 WITH found AS (
-    SELECT tier, component, sum(found_tokens)::BIGINT AS found_tokens,
-        CASE WHEN count(requested_tokens) = count(*) THEN sum(requested_tokens) END::BIGINT AS queried_tokens
+    SELECT tier, component, TRY_CAST(sum(found_tokens) AS BIGINT) AS found_tokens,
+        TRY_CAST(CASE WHEN count(requested_tokens) = count(*)
+            THEN sum(requested_tokens) END AS BIGINT) AS queried_tokens
     FROM answered GROUP BY tier, component
 ), credit AS (
-    SELECT tier, component, CASE WHEN count(credit) = count(*) THEN sum(credit) END::BIGINT AS loaded_tokens
+    SELECT tier, component, TRY_CAST(CASE WHEN count(credit) = count(*)
+            THEN sum(credit) END AS BIGINT) AS loaded_tokens
     FROM (SELECT request_id, tier, component, credit FROM answered WHERE by_tier UNION ALL FROM flowed)
     GROUP BY tier, component
 ), total AS (
-    SELECT sum(prompt_tokens)::BIGINT AS prompt_tokens,
-        sum(prompt_tokens) FILTER (gpu_hit_tokens IS NOT NULL)::BIGINT AS gpu_prompt_tokens,
-        sum(gpu_hit_tokens)::BIGINT AS gpu_hit_tokens, count(loaded_tokens) = 0 AS is_unseen,
+    SELECT TRY_CAST(sum(prompt_tokens) AS BIGINT) AS prompt_tokens,
+        TRY_CAST(sum(prompt_tokens) FILTER (gpu_hit_tokens IS NOT NULL) AS BIGINT) AS gpu_prompt_tokens,
+        TRY_CAST(sum(gpu_hit_tokens) AS BIGINT) AS gpu_hit_tokens, count(loaded_tokens) = 0 AS is_unseen,
         bool_or(loaded_tokens > 0 AND request_id NOT IN (
             SELECT request_id FROM answered WHERE by_tier UNION SELECT request_id FROM flowed)) AS is_unplaced
     FROM counted

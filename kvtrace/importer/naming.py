@@ -148,7 +148,7 @@ def aliases(facts: Facts, names: Names) -> Iterator[pl.DataFrame]:
     yield names.given
     told = pl.concat([clients.select("alias", "request_id"), names.given.select("alias", "request_id")])
     answers = names.answers.join(told, on=["alias", "request_id"], how="anti")
-    yield _alias_rows(answers, "external", "vllm", "derived")
+    yield _alias_rows(answers, "response", "vllm", "derived")
 
 
 def _alias_rows(names: pl.DataFrame, kind: str, source: str, evidence: str) -> pl.DataFrame:

@@ -152,7 +152,7 @@ METRIC = _columns("""
 ALIAS = _columns("""
     run_id string: the run that recorded the row
     alias string: another name of a request
-    kind string: client, external, session, trace or internal
+    kind string: client, external, response (the id in the answer), session, trace or internal
     request_id string: the request it names
     source string: who says so
     evidence string: native, shim or derived

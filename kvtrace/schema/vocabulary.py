@@ -51,7 +51,7 @@ CLOCKS: tuple[str, ...] = ("host", "gpu")
 MODES: tuple[str, ...] = ("read", "write", "reserve")
 STATUSES: tuple[str, ...] = ("ok", "error", "aborted", "open")
 ENFORCERS: tuple[str, ...] = ("key", "backend", "nobody")
-ALIAS_KINDS: tuple[str, ...] = ("client", "external", "session", "trace", "internal")
+ALIAS_KINDS: tuple[str, ...] = ("client", "external", "response", "session", "trace", "internal")
 BLOCK_EVENTS: tuple[str, ...] = (
     "stored", "removed", "accessed", "reserved", "written", "failed",
     "locked", "unlocked", "expired", "cleared", "published",

@@ -79,6 +79,10 @@ def read(stream: Stream, source: str, options: Options) -> Iterator[Decoded]:  #
             detail = f"page longer than {MAX_BYTES:,} bytes"
             yield Decoded(losses=(Loss(source, "undecodable", 1, detail=detail),))
             return
+    if not looks_like(held):
+        detail = "page that is no status of LMCache"
+        yield Decoded(losses=(Loss(source, "undecodable", 1, detail=detail),))
+        return
     found = decode(held, source)
     cut = tuple(Loss(source, "undecodable", item.count, detail=item.detail) for item in stream.losses)
     yield Decoded(found.tables, found.identities, losses=(*found.losses, *cut), notes=found.notes)
@@ -90,7 +94,7 @@ def decode(page: bytes, source: str) -> Decoded:
         document = msgspec.json.decode(page.removeprefix(b"\xef\xbb\xbf"))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         document = None
-    if not isinstance(document, dict) or "is_healthy" not in document:
+    if not isinstance(document, dict):
         return Decoded(losses=(Loss(source, "undecodable", 1, detail="page that is no status of LMCache"),))
     found = _Found()
     _walk(document, PREFIX, {}, found, 0)

@@ -104,12 +104,12 @@ SELECT
     request_id, any_value(admitted_ns) AS admitted_ns, any_value(again_ns) AS again_ns,
     CASE WHEN count(before) FILTER (first) = count(*) FILTER (first) THEN min(before) FILTER (first) END
         AS surely_before,
-    CASE WHEN count(tokens) FILTER (first) = count(*) FILTER (first) THEN sum(tokens) FILTER (first) END
-        ::BIGINT AS scheduled,
-    coalesce(sum(greatest(0, least(tokens, reached - before))) FILTER (
-        first AND reached IS NOT NULL AND before IS NOT NULL AND tokens IS NOT NULL), 0)::BIGINT AS twice,
-    CASE WHEN count(tokens) FILTER (NOT first) = count(*) FILTER (NOT first)
-        THEN coalesce(sum(tokens) FILTER (NOT first), 0) END::BIGINT AS later
+    TRY_CAST(CASE WHEN count(tokens) FILTER (first) = count(*) FILTER (first)
+        THEN sum(tokens) FILTER (first) END AS BIGINT) AS scheduled,
+    TRY_CAST(coalesce(sum(greatest(0, least(tokens, reached - before))) FILTER (
+        first AND reached IS NOT NULL AND before IS NOT NULL AND tokens IS NOT NULL), 0) AS BIGINT) AS twice,
+    TRY_CAST(CASE WHEN count(tokens) FILTER (NOT first) = count(*) FILTER (NOT first)
+        THEN coalesce(sum(tokens) FILTER (NOT first), 0) END AS BIGINT) AS later
 FROM laid GROUP BY request_id
 """
 """A step that failed is scheduled again inside the same admission: those tokens count once as computed."""

@@ -48,21 +48,21 @@ SELECT
     count(*) FILTER (reason = 'no_room') AS no_room,
     bool_or(coalesce(outcome = 'timeout', false) OR coalesce(reason = 'timeout', false)) AS timed_out,
     arg_min(reason, start_ns) FILTER (reason IS NOT NULL) AS reason,
-    CASE WHEN count(carried) FILTER (first AND lands) = count(*) FILTER (first AND lands)
-        THEN coalesce(sum(carried) FILTER (first AND lands), 0) END::BIGINT AS moved,
+    TRY_CAST(CASE WHEN count(carried) FILTER (first AND lands) = count(*) FILTER (first AND lands)
+        THEN coalesce(sum(carried) FILTER (first AND lands), 0) END AS BIGINT) AS moved,
     max(tokens) FILTER (before_admission) AS tried,
     count(*) FILTER (purpose = 'handoff' AND first) AS handoffs,
     count(*) FILTER (purpose IS DISTINCT FROM 'handoff' AND first AND lands AND carried IS DISTINCT FROM 0)
         AS reuses,
-    CASE WHEN count(bytes) FILTER (lands AND NOT wrong AND end_ns IS NOT NULL) = count(*) FILTER (
+    TRY_CAST(CASE WHEN count(bytes) FILTER (lands AND NOT wrong AND end_ns IS NOT NULL) = count(*) FILTER (
             lands AND NOT wrong)
-        THEN coalesce(sum(bytes) FILTER (lands AND NOT wrong), 0) END::BIGINT AS loaded_bytes,
-    CASE WHEN count(*) FILTER (cause = 'vanished' AND lost IS NULL) > 0 THEN $limit
-        ELSE least($limit, coalesce(sum(lost) FILTER (cause = 'vanished'), 0)) END::BIGINT AS vanished,
-    CASE WHEN count(*) FILTER (cause = 'lock' AND lost IS NULL) > 0 THEN $limit
-        ELSE least($limit, coalesce(sum(lost) FILTER (cause = 'lock'), 0)) END::BIGINT AS unlocked,
-    CASE WHEN count(*) FILTER (cause = 'failed' AND lost IS NULL) > 0 THEN $limit
-        ELSE least($limit, coalesce(sum(lost) FILTER (cause = 'failed'), 0)) END::BIGINT AS broken
+        THEN coalesce(sum(bytes) FILTER (lands AND NOT wrong), 0) END AS BIGINT) AS loaded_bytes,
+    TRY_CAST(CASE WHEN count(*) FILTER (cause = 'vanished' AND lost IS NULL) > 0 THEN $limit
+        ELSE least($limit, coalesce(sum(lost) FILTER (cause = 'vanished'), 0)) END AS BIGINT) AS vanished,
+    TRY_CAST(CASE WHEN count(*) FILTER (cause = 'lock' AND lost IS NULL) > 0 THEN $limit
+        ELSE least($limit, coalesce(sum(lost) FILTER (cause = 'lock'), 0)) END AS BIGINT) AS unlocked,
+    TRY_CAST(CASE WHEN count(*) FILTER (cause = 'failed' AND lost IS NULL) > 0 THEN $limit
+        ELSE least($limit, coalesce(sum(lost) FILTER (cause = 'failed'), 0)) END AS BIGINT) AS broken
 FROM each GROUP BY request_id
 """
 """`least(usable, tokens)` is the tokens where nobody counted the usable ones. What a failed load carried is

@@ -61,9 +61,9 @@ client reports the whole prefix, and so does a cache's own row."""
 _ROUTED = """
 CREATE OR REPLACE TEMP TABLE routed AS
 SELECT request_id, min(start_ns) AS routed_ns,
-    arg_min(found_tokens, start_ns) AS visible
-FROM span
-WHERE op = 'route' AND request_id IN (SELECT request_id FROM asked)
+    arg_min(found_tokens, attempt) AS visible
+FROM route
+WHERE request_id IN (SELECT request_id FROM asked)
 GROUP BY request_id
 """
 

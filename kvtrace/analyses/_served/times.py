@@ -72,7 +72,7 @@ _UNIONS = """
 CREATE OR REPLACE TEMP TABLE lasted AS
 WITH summed AS (
     SELECT number, kind, count(*) FILTER (e > s) AS pieces,
-        coalesce(sum(e - s) FILTER (e > s), 0)::BIGINT AS ns,
+        TRY_CAST(coalesce(sum(e - s) FILTER (e > s), 0) AS BIGINT) AS ns,
         max(e) FILTER (e > s) - min(s) FILTER (e > s) AS hull_ns
     FROM piece GROUP BY number, kind
 ), reached AS (
@@ -83,7 +83,7 @@ WITH summed AS (
 ), joined AS (
     SELECT number, kind, least(ns, hull_ns) AS ns FROM summed WHERE pieces <= 2
     UNION ALL
-    SELECT number, kind, sum(greatest(0, e - greatest(s, coalesce(before, s))))::BIGINT AS ns
+    SELECT number, kind, TRY_CAST(sum(greatest(0, e - greatest(s, coalesce(before, s)))) AS BIGINT) AS ns
     FROM reached GROUP BY number, kind
 )
 SELECT number,
@@ -110,7 +110,7 @@ WITH chosen AS (
         PARTITION BY request_id ORDER BY s, e ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
     FROM chosen
 )
-SELECT request_id, sum(greatest(0, e - greatest(s, coalesce(before, s))))::BIGINT AS recompute_ns
+SELECT request_id, TRY_CAST(sum(greatest(0, e - greatest(s, coalesce(before, s)))) AS BIGINT) AS recompute_ns
 FROM reached GROUP BY request_id
 """
 

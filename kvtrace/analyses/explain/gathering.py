@@ -24,7 +24,7 @@ SELECT request_id, start_ns, end_ns, first_token_ns, ttft_ns, duration_ns, promp
 FROM request WHERE list_contains($ids, request_id)
 """
 _ALIASES = """
-SELECT request_id, alias, kind FROM alias
+SELECT DISTINCT request_id, alias, kind FROM alias
 WHERE list_contains($ids, request_id) AND kind IN ('client', 'external') ORDER BY kind, alias
 """
 _SPANS = """

@@ -94,7 +94,7 @@ WITH inquiry AS (
     SELECT l.request_id, l.key_space, bool_or(l.position = e.stop AND l.maybe) AS untold,
         count(*) FILTER (l.position < e.stop) = any_value(e.stop)
             AND count(l.tokens) FILTER (l.position < e.stop) = any_value(e.stop) AS whole,
-        coalesce(sum(l.tokens) FILTER (l.position < e.stop), 0)::BIGINT AS tokens
+        TRY_CAST(coalesce(sum(l.tokens) FILTER (l.position < e.stop), 0) AS BIGINT) AS tokens
     FROM laid l JOIN ended e USING (request_id, key_space) GROUP BY l.request_id, l.key_space
 )
 SELECT request_id, max(tokens) FILTER (whole AND NOT untold) AS exists_tokens FROM prefix GROUP BY request_id

@@ -89,7 +89,7 @@ def test_an_answer_is_a_row_of_the_request_it_answers(whole: ImportReport) -> No
     assert rows(whole, joined) == [(17, 17, True)]
     assert rows(whole, "SELECT count(*) FROM request") == [(17,)]
     named = "SELECT kind FROM alias WHERE alias = 'cmpl-req-003' AND request_id LIKE 'cmpl-req-003-0-%'"
-    assert rows(whole, named) == [("external",)]
+    assert rows(whole, named) == [("response",)]
 
 
 @pytest.mark.parametrize("repeats", [2, 3])
