@@ -94,10 +94,15 @@ def aliases(columns: Columns, mask: Mask, source: str) -> pl.DataFrame | None:
 
 
 def _request(columns: Columns, mask: Mask) -> None:
-    """Tokens, first token and outcome; its engine is the worker that decoded."""
+    """Tokens, first token and outcome; its engine is the worker that decoded.
+
+    1.5.1 leaves both counts at 0 for /v1/completions: no prompt has 0 tokens, so nobody counted.
+    """
     columns.put("op", "request", mask)
-    columns.take("input_tokens", "prompt_tokens", mask)
-    columns.take("output_tokens", "output_tokens", mask)
+    tokens, told = columns.attributes.integers("input_tokens")
+    counted = mask & ~(told & (tokens == 0))
+    columns.take("input_tokens", "prompt_tokens", counted)
+    columns.take("output_tokens", "output_tokens", counted)
     _engine(columns, "prefill_worker_id", None, mask)
     _engine(columns, "decode_worker_id", None, mask)
     outcome, words = columns.attributes.words("request.outcome")

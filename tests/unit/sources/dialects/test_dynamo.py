@@ -88,6 +88,14 @@ def test_a_request_has_its_tokens_first_token_and_worker() -> None:
     assert row["attributes"]["decode_worker_id"] == W
 
 
+def test_counts_that_nobody_filled_are_not_observed() -> None:
+    """1.5.1 writes 0 of both for /v1/completions; no prompt has 0 tokens."""
+    row = word(http(input_tokens=0, output_tokens=0))
+    assert (row.get("prompt_tokens"), row.get("output_tokens")) == (None, None)
+    aborted = word(http(output_tokens=0))
+    assert (aborted["prompt_tokens"], aborted["output_tokens"]) == (542, 0)
+
+
 @pytest.mark.parametrize(
     ("more", "status"),
     [
