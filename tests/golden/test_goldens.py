@@ -37,6 +37,7 @@ ORDER = {
     "four_events": ("request_id", "first_position"),
     "visibility": ("backend", "tier"),
     "bandwidth": ("tier_from", "tier_to", "component", "includes_queue"),
+    "lock_contract": ("invariant", "request_id", "key", "time_ns"),
 }
 """Analysis -> the columns that name a row."""
 INSTANTS = (

@@ -1,0 +1,84 @@
+"""The question `lock_contract`: may what was found vanish before it is read?
+
+    <invariant>.py  one file an invariant: a function of its own name, (run, asked) -> findings
+    _findings.py    what a finding is, which losses count
+    _pool.py        what the scheduler's process compared inside vLLM
+
+An invariant is a file: a new one is found by listing the folder.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from kvtrace.analyses.lock_contract._findings import Asked
+from kvtrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvtrace.run import Run
+
+COLUMNS = pl.Schema(
+    {
+        "invariant": pl.String,
+        "status": pl.String,
+        "severity": pl.String,
+        "request_id": pl.String,
+        "key": pl.String,
+        "time_ns": pl.Int64,
+        "detail": pl.String,
+        "evidence": pl.String,
+    }
+)
+
+
+@cache
+def invariants() -> tuple[str, ...]:
+    """Names of all invariants, by listing the folder."""
+    names = (entry.name.removesuffix(".py") for entry in files("kvtrace.analyses.lock_contract").iterdir())
+    return tuple(sorted(name for name in names if not name.startswith("_")))
+
+
+def lock_contract(run: Run, *, bound_s: float = 60.0) -> pl.DataFrame:
+    """Is the state that transfers need protected while they need it, and let go once?
+
+    All invariants are asked, by name: completes_within_bound (what was submitted completes),
+    freed_once (a hold's GPU blocks are given back once), held_block_not_reused (a GPU block that a hold keeps
+    is handed out to nobody), released_once (a lock that was taken is released once). A violated one has a row
+    a violation; any other has one row that says what it rests on.
+
+    violated was seen, whatever else is missing. pass needs complete records: with losses, or where only a
+    part was watched, it is inconclusive. unobserved: the kind of record it needs is wholly absent.
+    not_applicable: nothing it is about was in the run.
+
+    Args:
+        run: the run
+        bound_s: seconds in which what was submitted, or locked, must complete
+
+    Columns:
+        invariant: its name
+        status: pass, violated, inconclusive, unobserved or not_applicable
+        severity: error or warning (it was bound to happen by a configured time to live); null unless violated
+        request_id: whose state it was; null when not known
+        key: the cache key, or the number of the GPU block; null for an invariant as a whole
+        time_ns: when, unix ns; of what did not complete when it was overdue
+        detail: what was seen, in words
+        evidence: native, shim or derived: the weakest of what it rests on
+
+    Raises:
+        UsageError: `bound_s` is not above 0.
+    """
+    if not (math.isfinite(bound_s) and 0 < bound_s < 1e9):
+        raise UsageError(f"lock_contract: bound_s must be above 0 and below 1e9 seconds, not {bound_s}.")
+    asked = Asked(bound_ns=round(bound_s * 1e9))
+    rows = [
+        (name, one.status, one.severity, one.request_id, one.key, one.time_ns, one.detail, one.evidence)
+        for name in invariants()
+        for one in getattr(importlib.import_module(f"{__name__}.{name}"), name)(run, asked)
+    ]
+    return pl.DataFrame(rows, schema=COLUMNS, orient="row")
