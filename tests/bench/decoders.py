@@ -1,0 +1,84 @@
+"""What every decoder costs on the recorded file that is its own: `python -m tests.bench.decoders`.
+
+Rows and megabytes a CPU second, beside what reading the same bytes into Python objects alone costs (msgspec
+for JSON and msgpack, splitting lines for text): a ratio in one run. The files are small, so the fixed cost of
+a part shows; formats with a benchmark of their own are import_otlp, kv_events and prometheus.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from kvtrace.importer.formats import decoders, format_of
+from kvtrace.sources.decoded import Options
+from kvtrace.sources.stream import open_input
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+RECORDED = Path(__file__).parents[1] / "unit" / "sources" / "recorded"
+CPU_S = 1.0
+
+
+def largest() -> dict[str, Path]:
+    """Of each format the largest recorded file."""
+    found: dict[str, Path] = {}
+    files = [path for place in (SAMPLES, RECORDED) for path in place.rglob("*") if path.is_file()]
+    for path in sorted(files, key=lambda path: path.stat().st_size):
+        name = format_of(path) if path.suffix in {".txt", ".json", ".jsonl", ".lct", ".msgpack"} else None
+        if name in decoders():
+            found[str(name)] = path
+    return found
+
+
+def rows_of(name: str, path: Path) -> int:
+    """How many rows the decoder makes of the file."""
+    with open_input(path) as stream:
+        parts = decoders()[name].read(stream, path.name, Options(digest_key=b"k" * 32))
+        return sum(frame.height for part in parts for frame in part.tables.values())
+
+
+def bare(path: Path) -> int:
+    """The same bytes as Python objects, without a meaning."""
+    content = path.read_bytes()
+    if path.suffix == ".lct":
+        at, count = 0, 0
+        while at + 4 <= len(content):
+            size = int.from_bytes(content[at : at + 4], "big")
+            msgspec.msgpack.decode(content[at + 4 : at + 4 + size])
+            at, count = at + 4 + size, count + 1
+        return count
+    if path.suffix == ".json":
+        msgspec.json.decode(content)
+        return 1
+    lines = content.splitlines()
+    return sum(bool(msgspec.json.decode(line)) for line in lines) if path.suffix == ".jsonl" else len(lines)
+
+
+def cpu_s(call: Callable[..., Any], *arguments: Any) -> float:
+    """CPU seconds of one call, the mean of as many as fill CPU_S."""
+    call(*arguments)
+    began, calls = time.process_time(), 0
+    while (spent := time.process_time() - began) < CPU_S:
+        call(*arguments)
+        calls += 1
+    return spent / calls
+
+
+def main() -> None:
+    """One line a format."""
+    print(f"{'format':28}{'rows/CPU s':>12}{'MB/CPU s':>10}{'x bare parse':>14}  file")
+    for name, path in sorted(largest().items()):
+        own, plain = cpu_s(rows_of, name, path), cpu_s(bare, path)
+        megabytes = path.stat().st_size / 1e6
+        print(
+            f"{name:28}{rows_of(name, path) / own:12,.0f}{megabytes / own:10.1f}{own / plain:14.1f}  {path.name}"
+        )
+
+
+if __name__ == "__main__":
+    main()
