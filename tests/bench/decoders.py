@@ -74,10 +74,8 @@ def main() -> None:
     print(f"{'format':28}{'rows/CPU s':>12}{'MB/CPU s':>10}{'x bare parse':>14}  file")
     for name, path in sorted(largest().items()):
         own, plain = cpu_s(rows_of, name, path), cpu_s(bare, path)
-        megabytes = path.stat().st_size / 1e6
-        print(
-            f"{name:28}{rows_of(name, path) / own:12,.0f}{megabytes / own:10.1f}{own / plain:14.1f}  {path.name}"
-        )
+        rows, megabytes = rows_of(name, path) / own, path.stat().st_size / 1e6 / own
+        print(f"{name:28}{rows:12,.0f}{megabytes:10.1f}{own / plain:14.1f}  {path.name}")
 
 
 if __name__ == "__main__":
