@@ -47,7 +47,9 @@ def doctor(
     Without arguments: this environment. With a run: what each of its processes recorded with, what was not
     wrapped and why, and which still record. With --python: whether that interpreter finds kvtrace when
     kvtrace run starts it, which engine it has, and what of it would be wrapped; it imports the engine, which
-    takes as long as the engine takes. Flags such as -I shut kvtrace out: name them in quotes.
+    takes as long as the engine takes. Flags such as -I shut kvtrace out: name them in quotes. Where there is
+    a vLLM, each connector that ships with 0.32 is listed: whether its instruments were seen on a running
+    engine, or are only by its source.
 
     Example:
         kvtrace doctor --python /opt/vllm/bin/python
@@ -89,6 +91,16 @@ def _engines(place: str, found: dict[str, str]) -> Iterator[Row]:
             said = number if name == engine else f"{number} ({name})"
             more = f"; kvtrace knows {_KNOWN_VERSION}x, what it does not find it does not wrap"
             yield place, engine, "ok" if known else "unknown version", said + ("" if known else more)
+        if own and engine == "vllm":
+            yield from _connectors(place)
+
+
+def _connectors(place: str) -> Iterator[Row]:
+    """What of each connector that ships was seen on a running engine, and what is only by its source."""
+    from kvtrace.instrument.vllm.verified import CONNECTORS
+
+    for name, (state, detail) in CONNECTORS.items():
+        yield place, f"connector {name}", state, detail
 
 
 def _plugin(place: str, declared: list[str], otherwise: str) -> Row:

@@ -1,6 +1,6 @@
 """How does a hook run after or around a method of an engine without ever hurting it?
 
-    engine calls owner.name(...)
+    engine calls owner.name(...)                         timed: a clock, for what is called over and over
         before(self, ...)            ─► token          only `around`
         the engine's own method      ─► result | error
         after(token, result, self, ...) | failed(token, error, self, ...), and the error goes on
@@ -124,6 +124,51 @@ def around(
                 raise
             _told(guard, after, token, result, args, kwargs)
             return result
+
+        return wrapped
+
+    return _replace(owner, name, guard, wrapping)
+
+
+class Clock:
+    """What calls that are made over and over took; `inside` is whose call is under way."""
+
+    __slots__ = ("calls", "end_ns", "inside", "long_ns", "nested", "total_ns")
+
+    def __init__(self, long_ns: int) -> None:
+        self.long_ns = long_ns
+        self.inside: Any = None
+        self.nested = False  # a call was made inside the one under way
+        self.calls = self.total_ns = self.end_ns = 0
+
+
+def timed(owner: type, name: str, clock: Clock, tell: Function) -> bool:
+    """Add each call of `owner.name` to a clock, also one that raises: two clock reads and an addition.
+
+    A call of `long_ns` or more, one inside another and one with others inside are not added:
+    `tell(name, start_ns, end_ns, self, outer)` gets them. False when there is nothing to wrap.
+    """
+    guard = Guard(_place(owner, name), _key(tell))
+    tell = _with_fault(tell)
+
+    def wrapping(original: Function) -> Function:
+        @wraps(original)
+        def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+            outer, clock.inside = clock.inside, self
+            start_ns = recorder.now()
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                end_ns = recorder.now()
+                clock.inside = outer
+                if outer is None and end_ns - start_ns < clock.long_ns and not clock.nested:
+                    clock.calls += 1
+                    clock.total_ns += end_ns - start_ns
+                    clock.end_ns = end_ns
+                else:
+                    clock.nested = outer is not None
+                    if guard.on:
+                        _told(guard, tell, name, start_ns, (end_ns, self, outer), {})
 
         return wrapped
 

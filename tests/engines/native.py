@@ -45,9 +45,10 @@ class Played:
 
 
 def native_offload(client: Client) -> None:
-    """Five prompts through a pool that holds three: the repeats come back from the host."""
+    """Five prompts through a pool that holds three: the repeats come back from the host, some at once."""
     client.ask(*plain(0, 1, 2, 3, 4, 0, 1))
     client.ask_at_once(*plain(2, 3, 0))
+    client.ask_at_once(*plain(4, 1))
 
 
 def batches(client: Client) -> None:

@@ -5,12 +5,14 @@ Minutes: `pytest -m engine`. See test_vllm_lmcache.py for the environment.
 
 from __future__ import annotations
 
+import subprocess
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import kvtrace
 import polars as pl
 import pytest
+from kvtrace.instrument.vllm.verified import CONNECTORS
 from kvtrace.run import Run, open_run
 from tests.engines import model, native
 from tests.golden.truths import LOST
@@ -168,3 +170,12 @@ def test_nothing_was_lost(request: pytest.FixtureRequest, name: str) -> None:
     played = request.getfixturevalue(name)
     assert _rows(open_run(played.run), LOST) == []
     assert all(each.status == 200 for each in played.client.responses)
+
+
+def test_every_connector_that_ships_is_in_the_list_of_what_was_verified(python: Path) -> None:
+    code = (
+        "from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory as factory\n"
+        "print(*factory._registry)"
+    )
+    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert set(done.stdout.split("\n")[-2].split()) == set(CONNECTORS)

