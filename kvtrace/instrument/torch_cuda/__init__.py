@@ -64,9 +64,6 @@ def _install(torch: ModuleType) -> str | None:
     tensors.install(torch, made)
     blocks.install(torch, made)
     _watch_captures(torch, device)
-    import atexit
-
-    atexit.register(finish)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_forked)
     return None

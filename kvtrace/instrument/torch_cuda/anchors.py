@@ -2,7 +2,8 @@
 
 One event on a stream of our own, on which nothing else runs: it is over microseconds after its record. Of
 some tries the narrowest counts. One that the device does not get to at once is looked at again later; its
-interval is wider, and still true. Nothing here waits for a device.
+interval is wider, and still true, but as a first one it would say too little and is thrown away. Nothing here
+waits for a device.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ STALE_NS = 16_000_000_000
 TRIES = 3
 NARROW_NS = 20_000
 PATIENCE_NS = 1_000_000
+WIDEST_NS = 2_000_000
 KEPT = 32
 
 
@@ -120,6 +122,8 @@ class Anchors:
 
     def _add(self, event: Any, before: int, seen: int) -> None:
         device_ns = 0
+        if not self._kept and seen - before > WIDEST_NS:
+            return
         if self._kept:
             last = self._kept[-1]
             device_ns = last.device_ns + round(last.event.elapsed_time(event) * 1e6)

@@ -12,15 +12,18 @@ inputs and weights to the device as well, and those are no state.
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING
 
 from kvtrace import recorder
 from kvtrace.instrument import scope
+from kvtrace.instrument.torch_cuda import PART
 from kvtrace.instrument.torch_cuda.reaper import Reaper
 from kvtrace.instrument.torch_cuda.station import Station
-from kvtrace.instrument.wrapping import SKIP
+from kvtrace.instrument.wrapping import ACTIVE, SKIP
 
 if TYPE_CHECKING:
     from typing import Any
@@ -47,6 +50,7 @@ class Copies:
         self._most = most
         self._inside = Inside()
         self._making = threading.Lock()
+        self._ends_with_process = False
 
     def begin(
         self,
@@ -123,19 +127,31 @@ class Copies:
         self.reaper = Reaper(self.device)
         self._inside = Inside()
         self._making = threading.Lock()
+        self._ends_with_process = False
 
     def _station(self, index: int) -> Station:
         with self._making:
             found = self.reaper.stations.get(index)
             if found is None:
-                made = (
-                    Station(self.device, index)
-                    if self._most is None
-                    else Station(self.device, index, self._most)
-                )
-                found = self.reaper.stations.setdefault(index, made)
+                most = {} if self._most is None else {"most": self._most}
+                found = self.reaper.stations[index] = Station(self.device, index, **most)
+                self._end_with_process()
         self.reaper.start()
         return found
+
+    def _end_with_process(self) -> None:
+        """What is registered later runs earlier: `describe` has the recorder's end registered before ours.
+
+        A child of multiprocessing ends by os._exit: only finalizers run, and a fork clears those.
+        """
+        if self._ends_with_process:
+            return
+        self._ends_with_process = True
+        recorder.describe(instruments={PART: ACTIVE})
+        atexit.register(self.finish)
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            util.Finalize(None, self.finish, exitpriority=0)
 
     def _lose(self, op: str, why: str) -> object:
         recorder.lost("dropped", op=op, detail=f"copy: {why}")

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 HOST = -1
 RELAXED = 2
 """cudaStreamCaptureModeRelaxed: this thread's calls do not break captures of others."""
-ON_DEVICE = (2,)
-"""cudaMemoryTypeDevice; managed memory (3) has no side."""
+IN_HOST, ON_DEVICE = (0, 1), 2
+"""cudaMemoryType: unregistered and host; device. Managed memory has no side."""
 _LIBRARIES = ("libcudart.so.13", "libcudart.so.12", "libcudart.so")
 
 
@@ -99,10 +99,12 @@ class Cuda:
         runtime = self._library()
         if runtime is None:
             return None
-        found = (ctypes.c_int * 16)()  # int type, int device, two pointers, room for what later versions add
+        found = (ctypes.c_int * 64)()  # type, device, two pointers, and room for what CUDA 13 and later add
         if runtime.cudaPointerGetAttributes(ctypes.byref(found), ctypes.c_void_p(pointer)) != 0:
             return None
-        return found[1] if found[0] in ON_DEVICE else HOST
+        if found[0] == ON_DEVICE:
+            return found[1]
+        return HOST if found[0] in IN_HOST else None
 
     def _library(self) -> Any:
         """The CUDA runtime of this process, if it has one that is loaded."""

@@ -8,6 +8,7 @@ capture that goes on elsewhere, so the thread asks in relaxed mode, and where it
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -15,14 +16,21 @@ from kvtrace import recorder
 from kvtrace.instrument.wrapping import lose
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from kvtrace.instrument.torch_cuda.station import Station
 
 POLL_S = 0.005
 IDLE_S = 1.0
+LAST_S = 0.1
+PAUSE_S = 0.0001
 TELL_NS = 60_000_000_000
 """How often what was measured of the clocks goes to the process's facts."""
+
+
+def _pause() -> None:
+    time.sleep(PAUSE_S)
 
 
 class Reaper:
@@ -55,7 +63,7 @@ class Reaper:
             self._relaxed = self._device.relax_thread()
         while not self._stop:
             try:
-                waiting = self.turn()
+                waiting = self.turn(_pause)
             except Exception as error:  # noqa: BLE001 - a thread of ours inside an engine
                 lose("reaper of copies", error)
                 waiting = False
@@ -69,7 +77,7 @@ class Reaper:
             if not self._stop:
                 self._wake.clear()
 
-    def turn(self) -> bool:
+    def turn(self, pause: Callable[[], None] = lambda: None) -> bool:
         """Read every station once; whether copies still wait."""
         waiting = False
         with self._busy:
@@ -80,7 +88,7 @@ class Reaper:
                     waiting = True
                     continue
                 with self._device.on(station.index):
-                    station.read()
+                    station.read(pause)
                 waiting = station.waiting() or waiting
         if recorder.now() - self._told_ns > TELL_NS:
             self.tell()
@@ -95,10 +103,12 @@ class Reaper:
             recorder.describe(attributes={f"{name}.{key}": value for key, value in facts.items()})
 
     def finish(self, why: str) -> None:
-        """Read once more what is over, count what is not, stop."""
+        """Read what is over by now or very soon, count what is not, stop."""
         self._stop = True
         self._wake.set()
-        self.turn()
+        until = time.monotonic() + LAST_S
+        while self.turn() and time.monotonic() < until:
+            time.sleep(LAST_S / 20)
         with self._busy:
             for station in list(self.stations.values()):
                 station.give_up(why)

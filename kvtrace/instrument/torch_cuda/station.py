@@ -19,6 +19,7 @@ from kvtrace.instrument.torch_cuda.anchors import Anchors
 from kvtrace.instrument.torch_cuda.pairs import MOST_PAIRS, Pair, Pool
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 NEVER_NS = 60_000_000_000
@@ -27,6 +28,8 @@ MOST_ERRORS = 16
 """So many events in a row that cannot be read mean that the device is gone."""
 GONE_NS = 10_000_000_000
 """How long a device that is gone is left alone."""
+PIECE = 25
+"""So many copies are read at once: a tenth of a millisecond."""
 MOST_IDLE_LANES = 64
 TOLERANCE_NS = 2_000_000
 """A device time further outside of what the host saw is impossible, not imprecise."""
@@ -64,8 +67,11 @@ class Station:
         """Whether copies wait for their end."""
         return bool(self.incoming) or any(lane.queue for lane in self._lanes.values())
 
-    def read(self) -> None:
-        """Write what is over. Only the reaper calls this; it counts what it loses and raises nothing."""
+    def read(self, pause: Callable[[], None]) -> None:
+        """Write what is over. Only the reaper calls this; it counts what it loses and raises nothing.
+
+        `pause` is called after every PIECE of copies: the engine's threads want the interpreter.
+        """
         try:
             self._sort()
             if self.waiting():
@@ -73,7 +79,7 @@ class Station:
         except Exception as error:  # noqa: BLE001 - a device may fail in any way
             self._failed(error)
         for lane in list(self._lanes.values()):
-            self._read_lane(lane)
+            self._read_lane(lane, pause)
 
     def give_up(self, why: str) -> None:
         """Count everything that waits as lost."""
@@ -98,8 +104,12 @@ class Station:
             for key in [key for key, lane in self._lanes.items() if not lane.queue]:
                 del self._lanes[key]
 
-    def _read_lane(self, lane: Lane) -> None:
+    def _read_lane(self, lane: Lane, pause: Callable[[], None]) -> None:
+        read = 0
         while lane.queue:
+            read += 1
+            if read % PIECE == 0:
+                pause()
             pair = lane.queue[0]
             try:
                 over = pair.end.query()
