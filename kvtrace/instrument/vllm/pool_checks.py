@@ -76,38 +76,40 @@ class PoolChecks:
         """The pool gave these blocks to somebody: none of them may be held."""
         numbers = {block.block_id for block in blocks}
         holders = self.holds.holders
-        now_ns = recorder.now()
         if holders:
-            counted.one_more(now_ns)
+            counted.one_more(recorder.now())
             for number in holders.keys() & numbers:
-                self._broken("held_block_reused", number, holders[number][0], now_ns)
+                self._broken("held_block_reused", number, holders[number][0])
         if self.ended:
-            for number in numbers & self.ended.keys():
+            for number in self.ended.keys() & numbers:
                 del self.ended[number]
                 self.told.discard((number, "freed_twice"))
 
     def given_back(self, blocks: Iterable[Any]) -> None:
         """References to these blocks were given back: each hold must still have its own."""
-        now_ns = recorder.now()
+        every, ended = self.holds.holders, self.ended
         for block in blocks:
             number = block.block_id
-            holders = self.holds.holders.get(number)
-            if holders is None:
-                if block.ref_cnt < 0 and number in self.ended and not block.is_null:
-                    self._broken("freed_twice", number, None, now_ns)
-                continue
-            if block.ref_cnt < len(holders) and number in self.holds.pins:
-                self.holds.unpin((block,), now_ns)  # the connector's own, in a call that nobody wraps
-                holders = self.holds.holders.get(number, [])
-            if block.ref_cnt < len(holders) - (self.releasing in holders):
-                self._broken("freed_twice", number, holders[0], now_ns)
+            if number not in every:
+                if block.ref_cnt < 0 and number in ended and not block.is_null:
+                    self._broken("freed_twice", number, None)
+            elif block.ref_cnt < len(every[number]):
+                self._short(block, number)
 
-    def _broken(self, reason: str, number: int, hold: Hold | None, now_ns: int) -> None:
+    def _short(self, block: Any, number: int) -> None:
+        """A held block has fewer references than holds."""
+        if number in self.holds.pins:  # the connector's own, in a call that nobody wraps
+            self.holds.unpin((block,), recorder.now())
+        holders = self.holds.holders.get(number, [])
+        if block.ref_cnt < len(holders) - (self.releasing in holders):
+            self._broken("freed_twice", number, holders[0])
+
+    def _broken(self, reason: str, number: int, hold: Hold | None) -> None:
         if (number, reason) not in self.told:
             self.told.add((number, reason))
             request_id = self.ended.get(number) if hold is None else hold.request_id
             span_id = None if hold is None else hold.span_id
-            recorder.record((BROKEN, now_ns, reason, request_id, str(number), span_id))
+            recorder.record((BROKEN, recorder.now(), reason, request_id, str(number), span_id))
 
 
 def about_to_go(holds: Holds, ordered_blocks: Any, pinned: Iterable[Any]) -> Gone:

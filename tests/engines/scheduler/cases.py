@@ -170,6 +170,21 @@ def touched() -> None:
     bare.step(finished_sending=set())
 
 
+def broken_hold() -> None:
+    """A connector gives back two blocks that a request holds; the pool hands them to another request."""
+    FakeConnector.delay = True
+    bare = Bare(blocks=9)
+    bare.add("broken_hold.a", 70, seed=1, most=1)
+    bare.step()
+    FakeConnector.delay = False
+    blocks = bare.scheduler.kv_cache_manager.get_block_ids("broken_hold.a")[0]
+    FakeConnector.frees.extend(blocks[-2:])
+    bare.step(finished_sending=set())
+    bare.add("broken_hold.b", 70, seed=2, most=1)
+    bare.step()
+    bare.step(finished_sending={"broken_hold.a"})
+
+
 def seats() -> None:
     """One seat: b waits for a slot, not for blocks."""
     bare = Bare(connector=None, seats=1)
@@ -283,6 +298,6 @@ def left_open() -> None:
 
 ALL = (
     plain, gpu_hit, async_load, failed_load, partial_load, refused_load, full_load, sync_load, chunked,
-    preemption, held, shared_hold, touched, seats, by_priority, aborted, repeated, drafts, overlapped,
-    overlapped_drafts, several, left_open,
+    preemption, held, shared_hold, touched, broken_hold, seats, by_priority, aborted, repeated, drafts,
+    overlapped, overlapped_drafts, several, left_open,
 )  # fmt: skip

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import pytest
+from kvtrace.analyses.lock_contract import lock_contract
 from kvtrace.run import Run, open_run
 from tests.engines import model
 from tests.engines.environment import engine_python, skip_when_missing
@@ -40,11 +42,13 @@ class Played:
     said: list[str]
 
 
-def play(python: Path, folder: Path, environment: Mapping[str, str] | None = None) -> Played:
-    """All cases in the engines' interpreter, recorded by `kvtrace run`."""
+def play(
+    python: Path, folder: Path, environment: Mapping[str, str] | None = None, cases: tuple[str, ...] = ()
+) -> Played:
+    """All cases, or these, in the engines' interpreter, recorded by `kvtrace run`."""
     model.write_model(folder / model.NAME)
     quiet = {"VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    command = [str(python), str(HERE / "play.py")]
+    command = [str(python), str(HERE / "play.py"), *cases]
     plain = environment is not None and "KVTRACE_PLAIN" in environment
     if not plain:
         command = [sys.executable, "-m", "kvtrace", "run", "--out", "run", "--", *command]
@@ -346,3 +350,36 @@ def test_what_had_not_ended_is_open(run: Run) -> None:
     ]  # fmt: skip
     opened = rows(run, "SELECT request_id FROM request WHERE status = 'open' ORDER BY ALL")
     assert opened == [("left_open.a",), ("left_open.c",)]
+
+
+def test_blocks_of_the_real_pool_are_compared_with_their_holds(run: Run) -> None:
+    ((instruments, checked),) = rows(
+        run, "SELECT instruments, attributes['checked_allocations']::INT FROM process"
+    )
+    known = dict(instruments)
+    for method in ("get_new_blocks", "free_blocks", "unpin_blocks"):
+        assert known[f"BlockPool.{method}"] == "active"
+    assert checked >= 1
+
+
+def test_a_held_block_that_was_given_back_and_handed_out_is_both_told_and_nothing_else_is(run: Run) -> None:
+    broken = rows(
+        run, "SELECT reason, request_id, count(DISTINCT key) FROM block WHERE event = 'failed' GROUP BY ALL"
+    )
+    assert {reason: (name, count) for reason, name, count in broken} == {
+        "freed_twice": ("broken_hold.a", 2),
+        "held_block_reused": ("broken_hold.a", 2),
+    }
+    found = lock_contract(run).filter(status="violated")
+    assert set(found.select("invariant", "request_id").rows()) == {
+        ("freed_once", "broken_hold.a"),
+        ("held_block_not_reused", "broken_hold.a"),
+    }
+    assert found.height == 4
+
+
+def test_without_the_broken_case_the_pools_contract_passes(python: Path, tmp_path: Path) -> None:
+    found = play(python, tmp_path, cases=("held", "shared_hold", "touched", "preemption", "async_load"))
+    assert found.run is not None
+    pool = lock_contract(found.run).filter(pl.col("invariant").is_in(["freed_once", "held_block_not_reused"]))
+    assert pool["status"].to_list() == ["pass", "pass"]
