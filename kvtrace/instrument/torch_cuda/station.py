@@ -31,6 +31,7 @@ GONE_NS = 10_000_000_000
 PIECE = 25
 """So many copies are read at once: a tenth of a millisecond."""
 MOST_IDLE_LANES = 64
+ROUNDING_NS = 2_000
 TOLERANCE_NS = 2_000_000
 """A device time further outside of what the host saw is impossible, not imprecise."""
 
@@ -142,7 +143,11 @@ class Station:
         return self.anchors.mapping.host(start), self.anchors.mapping.host(end)
 
     def _write(self, pair: Pair, lane: Lane, start_ns: int, end_ns: int) -> None:
-        """A copy lies between its call and now, and behind the one before it on its stream."""
+        """A copy lies between its call and now, and behind the one before it on its stream.
+
+        Two threads may use one stream, and their events interleave: only what rounding put a little before
+        the end of the last copy is put behind it.
+        """
         now = recorder.now()
         if end_ns < start_ns:
             self._lose(pair, None, "negative_duration", keep=True)
@@ -150,7 +155,9 @@ class Station:
             self._lose(pair, "the device's clock jumped", "impossible_time", keep=True)
             self.anchors.start_over()
         else:
-            start_ns = min(max(start_ns, pair.submit_ns, lane.last_end_ns), now)
+            if 0 < lane.last_end_ns - start_ns < ROUNDING_NS:
+                start_ns = lane.last_end_ns
+            start_ns = min(max(start_ns, pair.submit_ns), now)
             end_ns = lane.last_end_ns = max(start_ns, min(end_ns, now))
             rows.write(pair, start_ns, end_ns, self._name, lane.name)
             self.pool.give(pair)

@@ -15,8 +15,11 @@ import kvtrace
 import pytest
 from kvtrace import recorder
 from kvtrace.instrument import scope
+from tests.rows import write_run
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.unit.instrument.conftest import Told
 
 MS = 1_000_000
@@ -145,6 +148,28 @@ def test_a_coroutine_lasts_until_it_returns_and_tasks_do_not_mix(on: Told) -> No
     assert asyncio.run(main()) == [3, 1]
     assert {row["request_id"]: row["bytes"] for row in on.rows} == {"a": 3, "b": 1}
     assert all(row["end_ns"] > row["start_ns"] for row in on.rows)
+
+
+def test_copies_inside_a_call_count_instead_of_it_when_they_are_the_same_hop(tmp_path: Path) -> None:
+    """The call says 100 bytes from host to gpu, two copies inside say 50 each; what it read from disk stays.
+
+    call     0 |──── disk to host ────|              call    30 |──── host to gpu ────| 60
+    copies                                                        |─ 50 B ─| |─ 50 B ─|
+    """
+    call = {"op": "load", "request_id": "r1", "observer": "client", "bytes": 100, "transfer_id": "fetch/1"}
+    copy = {
+        "op": "load", "request_id": "r1", "observer": "worker", "bytes": 50, "transfer_id": "push/2",
+        "tier_from": "host", "tier_to": "gpu", "clock": "gpu",
+    }  # fmt: skip
+    span = [
+        call | {"start_ns": 0, "end_ns": 20, "tier_from": "disk", "tier_to": "host"},
+        call | {"start_ns": 30, "end_ns": 60, "tier_from": "host", "tier_to": "gpu", "transfer_id": "push/2"},
+        copy | {"start_ns": 35, "end_ns": 40},
+        copy | {"start_ns": 45, "end_ns": 50},
+    ]
+    run = write_run(tmp_path / "run", span=span)
+    found = run.connection().sql("SELECT observer, start_ns, end_ns, bytes FROM transfer ORDER BY start_ns")
+    assert found.fetchall() == [("client", 0, 20, 100), ("worker", 35, 50, 100)]
 
 
 def test_without_a_recording_the_function_is_called_and_nothing_else(

@@ -136,6 +136,28 @@ def test_two_copies_of_one_stream_follow_each_other(world: Callable[..., World])
     assert abs(second["end_ns"] - first["submit_ns"] - 100_000) < 2_000
 
 
+def test_copies_of_two_threads_that_interleave_on_one_stream_keep_their_times(
+    world: Callable[..., World],
+) -> None:
+    """The second thread's end is recorded before the first thread's: nothing is pushed behind anything.
+
+    stream   s1 s2 ████ e2 ████ e1
+    """
+    here = world()
+    with request("r1"):
+        first = here.copies.begin("copy_", "load", 0)
+        here.copies._inside.copy = False
+        second = here.copies.begin("copy_", "load", 0)
+        here.device.ran(0)
+        here.copies.end(second, 1)
+        here.device.ran(0)
+        here.copies.end(first, 2)
+    rows = here.read()
+    assert [row["bytes"] for row in rows] == [1, 2]
+    assert abs(rows[1]["start_ns"] - rows[0]["start_ns"]) < 1_000
+    assert abs(rows[1]["end_ns"] - rows[0]["end_ns"] - 50_000) < 1_000
+
+
 def test_a_copy_that_is_not_over_is_looked_at_again(world: Callable[..., World]) -> None:
     here = world()
     here.device.copy_ns = 5_000_000

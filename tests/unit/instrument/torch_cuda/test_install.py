@@ -79,6 +79,29 @@ def test_a_process_that_ends_at_once_still_writes_what_is_over(tmp_path: Path) -
     assert losses == {}
 
 
+def test_threads_that_copy_at_once_lose_nothing_uncounted(tmp_path: Path) -> None:
+    code = (
+        COPIES
+        + """
+import threading
+def work(name):
+    target, source = place(), torch.Tensor()
+    with kvtrace.request(name):
+        for _ in range(2_000):
+            target.copy_(source)
+threads = [threading.Thread(target=work, args=(f"t{number}",)) for number in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+    )
+    _, rows, losses = run(tmp_path, code, KVTRACE_DEVICE="stand-in")
+    assert len(rows) + losses.get("dropped", 0) == 3 + 4 * 2_000
+    assert set(losses) <= {"dropped"}
+    assert {row["request_id"] for row in rows} == {"r1", "t0", "t1", "t2", "t3"}
+    for row in rows:
+        assert row["submit_ns"] <= row["start_ns"] <= row["end_ns"]
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_child_of_multiprocessing_that_ends_at_once_writes_too(tmp_path: Path, method: str) -> None:
     (tmp_path / "work.py").write_text("import kvtrace\ndef work():" + COPIES.replace("\n", "\n    "))
