@@ -31,10 +31,10 @@ class Configuration:
     """The settings that differ between recordings.
 
     `connector` is lmcache, or native for vLLM's own offloading to the host (host_offload.py), whose
-    every copy lasts at least `delay_s`, or example for vLLM's ExampleConnector, or multi for these two.
-    `lazy` lets LMCache's client store in batches, later. `span_delay_ms` is how long LMCache may hold
-    finished spans back; None leaves the SDK's 5 s, so that a killed server loses some. `kvtrace` puts
-    `kvtrace run` before vLLM's command.
+    every copy lasts at least `delay_s` and whose job number `fails` fails, or example for vLLM's
+    ExampleConnector, or multi for these two. `lazy` lets LMCache's client store in batches, later.
+    `span_delay_ms` is how long LMCache may hold finished spans back; None leaves the SDK's 5 s, so that
+    a killed server loses some. `kvtrace` puts `kvtrace run` before vLLM's command.
     """
 
     connector: str = "lmcache"
@@ -42,6 +42,7 @@ class Configuration:
     l2: bool = False
     lazy: bool = False
     delay_s: float = 0.0
+    fails: int | None = None
     span_delay_ms: int | None = SHORT_SPAN_DELAY_MS
     kvtrace: bool = True
 
@@ -136,6 +137,7 @@ def _offload(configuration: Configuration) -> dict[str, object]:
         "cpu_bytes_to_use": 64 << 20,
         "delay": configuration.delay_s,
         "times": HOST_TIMES,
+        "fails": configuration.fails,
     }
 
 

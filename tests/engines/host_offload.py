@@ -3,7 +3,8 @@
 vLLM's own CPU spec refuses platforms without device streams. Here a thread of the worker copies between
 the two sets of tensors, one job after the other, each at least `delay` seconds long. Scheduler, manager,
 metrics and KV events are vLLM's own. With `times` it writes what it saw of every job to that file: when it
-was submitted, when its copy began and ended, when its result was handed out (wall clock, ns).
+was submitted, when its copy began and ended, when its result was handed out (wall clock, ns). Job number
+`fails` copies nothing and says so.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class HostWorker(OffloadingWorker):
         chunk_blocks: int,
         delay_s: float,
         times: str | None = None,
+        fails: int | None = None,
     ) -> None:
+        self._fails = fails
         self._times = None if times is None else Path(times)
         self._seen: dict[int, dict[str, int | bool]] = {}
         self._chunk_blocks = chunk_blocks
@@ -105,11 +108,12 @@ class HostWorker(OffloadingWorker):
             started, seen = time.perf_counter(), self._seen[job.number]
             seen["start_ns"] = time.time_ns()
             time.sleep(self._delay_s)
-            seen["bytes"] = moved = self._copy(job)
+            failed = job.number == self._fails
+            seen["bytes"] = moved = 0 if failed else self._copy(job)
             took = time.perf_counter() - started
             seen["end_ns"] = time.time_ns()
             self._finished.put(
-                TransferResult(job_id=job.number, success=True, transfer_size=moved, transfer_time=took)
+                TransferResult(job_id=job.number, success=not failed, transfer_size=moved, transfer_time=took)
             )
             self._ended[job.number].set()
 
@@ -146,5 +150,6 @@ class HostSpec(CPUOffloadingSpec):
                 chunk_blocks=self.blocks_per_chunk,
                 delay_s=float(self.extra_config.get("delay", 0)),
                 times=self.extra_config.get("times"),
+                fails=self.extra_config.get("fails"),
             )
         return self._worker

@@ -59,6 +59,12 @@ def batches(client: Client) -> None:
     client.ask_at_once(*plain(0, 1, 2))
 
 
+def first_load(client: Client) -> None:
+    """Until the first load from the host, whose failure vLLM does not survive."""
+    with suppress(OSError, http.client.HTTPException, drive.EngineError):
+        client.ask(*plain(0, 1, 2, 3, 4, 0))
+
+
 def until_death(client: Client) -> None:
     """Repeats until the engine is gone: LMCache's lazy offload raises inside the scheduler."""
     with suppress(OSError, http.client.HTTPException, drive.EngineError):
@@ -66,6 +72,8 @@ def until_death(client: Client) -> None:
 
 
 HOST_SPEC = Configuration(connector="native", delay_s=DELAY_S)
+FAILS = Configuration(connector="native", delay_s=DELAY_S, fails=5)
+"""Five prompts are stored, jobs 0 to 4; the next job is the first load."""
 EXAMPLE = Configuration(connector="example")
 MULTI = Configuration(connector="multi", delay_s=DELAY_S)
 LAZY = Configuration(l1_gb=0.064, lazy=True)

@@ -52,6 +52,12 @@ def multi(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
     return native.play(native.MULTI, native.batches, python=python, out=out)
 
 
+@pytest.fixture(scope="session")
+def failed(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    out = tmp_path_factory.mktemp("failed") / "run"
+    return native.play(native.FAILS, native.first_load, python=python, out=out, dies=True)
+
+
 def _rows(run: Run, query: str) -> list[dict[str, Any]]:
     return run.connection().sql(query).pl().to_dicts()
 
@@ -139,6 +145,20 @@ def test_a_load_inside_a_step_is_paid_by_everybody_in_it_and_names_whom_it_is_fo
     assert _waited(run, "wait_load") == paid
 
 
+@pytest.mark.parametrize("name", ["example", "multi"])
+def test_a_load_inside_a_step_is_a_transfer_with_the_tokens_vllm_counts(
+    request: pytest.FixtureRequest, name: str
+) -> None:
+    played = request.getfixturevalue(name)
+    loads = _rows(open_run(played.run), "FROM transfer WHERE op = 'load'")
+    assert {(row["tier_from"], row["component"], row["outcome"]) for row in loads} == {
+        ("disk", "vllm.example", "ok")
+    }
+    assert all(row["start_ns"] < row["end_ns"] == row["usable_ns"] for row in loads)
+    counted = played.counters["vllm:prompt_tokens_by_source_total:external_kv_transfer"]
+    assert sum(row["tokens"] for row in loads) == counted > 0
+
+
 def test_layers_that_are_saved_are_waits_of_their_step(example: Played) -> None:
     run = open_run(example.run)
     rows = _rows(run, "FROM wait WHERE reason = 'store' AND attributes['call'] = 'save_kv_layer'")
@@ -163,6 +183,20 @@ def test_of_nested_connectors_the_outermost_waits_and_the_child_is_named(multi: 
 def test_every_flush_names_whose_stores_it_is_about(offload: Played) -> None:
     rows = _rows(open_run(offload.run), "FROM wait WHERE attributes['call'] = 'handle_preemptions'")
     assert all(row["members"] for row in rows)
+
+
+def test_a_copy_that_failed_says_so_though_the_engine_does_not_survive_it(failed: Played) -> None:
+    """VLLM 0.32 asserts that every copy succeeds."""
+    assert failed.died
+    run = open_run(failed.run)
+    copies = {row["job"]: row for row in _rows(run, COPIES)}
+    assert {row["outcome"] for number, row in copies.items() if number < 5} == {"ok"}
+    load = copies[5]
+    assert (load["op"], load["outcome"], load["reason"]) == ("load", "failed", "unknown")
+    assert load["end_ns"] - load["start_ns"] >= native.DELAY_S * 1000 * MS
+    (row,) = _rows(run, f"FROM request WHERE request_id = '{load['request_id']}'")
+    assert row["status"] != "ok"
+    assert not row["output_tokens"]
 
 
 @pytest.mark.parametrize("name", ["offload", "example", "multi"])

@@ -14,7 +14,7 @@ import dis
 from typing import TYPE_CHECKING
 
 from kvtrace import recorder
-from kvtrace.instrument.vllm import configuration, products
+from kvtrace.instrument.vllm import configuration, inside, products
 from kvtrace.instrument.vllm.carrier import inside_the_step
 from kvtrace.instrument.wrapping import Clock, around, timed
 
@@ -40,17 +40,18 @@ _IDLE = {"RESUME", "NOP", "CACHE", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST",
 class Sum(Clock):
     """The short calls of one reason since the step began, and what its children had of them."""
 
-    __slots__ = ("children", "inner", "reason")
+    __slots__ = ("children", "inner", "last_long_ns", "reason")
 
     def __init__(self, reason: str) -> None:
         super().__init__(LONG_NS)
+        self.last_long_ns = 0
         self.reason = reason
         self.inner: dict[str, int] = {}  # of the call under way
         self.children: dict[str, int] = {}
 
     def clear(self) -> None:
         """A new step."""
-        self.calls = self.total_ns = self.end_ns = 0
+        self.calls = self.total_ns = self.end_ns = self.last_long_ns = 0
         self.children = {}
 
     def tell(self, name: str, start_ns: int, end_ns: int, connector: Any, outer: Any) -> None:
@@ -63,6 +64,7 @@ class Sum(Clock):
             return
         inner, self.inner = self.inner, {}
         if took_ns >= LONG_NS:
+            self.last_long_ns = end_ns
             names = _named(self, connector)
             wait(start_ns, end_ns, self.reason, connector, name, request_ids=names, children=inner)
             return
@@ -130,10 +132,11 @@ def _step_over(_token: None, _result: Any, connector: Any, *_: Any, **__: Any) -
     _inside.pop()
     if _inside:
         return
+    inside.step_over(_sums["load"].last_long_ns)
     for total in _sums.values():
         if total.calls and total.total_ns >= LONG_NS:
             wait(total.end_ns - total.total_ns, total.end_ns, total.reason, connector, "layers",
                  request_ids=_named(total, connector), children=total.children,
                  calls=total.calls)  # fmt: skip
-        if total.calls:
+        if total.calls or total.last_long_ns:
             total.clear()

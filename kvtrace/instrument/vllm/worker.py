@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace import recorder
-from kvtrace.instrument.vllm import configuration, layers, offload, products
+from kvtrace.instrument.vllm import configuration, inside, layers, offload, products
 from kvtrace.instrument.vllm.carrier import inside_the_step
 from kvtrace.instrument.wrapping import around
 
@@ -37,7 +37,7 @@ _MOST_IDS = 64
 class Call:
     """One call under way, and what the calls inside it did. `idle`: it has nothing to do."""
 
-    __slots__ = ("children", "connector", "idle", "inner", "request_ids", "start_ns")
+    __slots__ = ("children", "connector", "idle", "inner", "inner_ids", "request_ids", "start_ns")
 
     def __init__(self, connector: Any, request_ids: Iterable[str], *, idle: bool) -> None:
         self.connector = connector
@@ -45,6 +45,7 @@ class Call:
         self.children: dict[str, int] = {}
         self.idle = idle
         self.inner = 0
+        self.inner_ids: set[str] = set()
         self.start_ns = recorder.now()
 
 
@@ -78,6 +79,9 @@ def _load_begins(connector: Any, *_: Any, **__: Any) -> Call:
 
 def _load_ended(call: Call, _result: Any, *_: Any, **__: Any) -> None:
     took_ns = _end(call)
+    if call.request_ids > call.inner_ids:
+        waits = not layers.does_nothing(type(call.connector), "wait_for_layer_load")
+        inside.began(call.connector, call.start_ns, call.start_ns + took_ns, waits=waits)
     if not _calls and call.request_ids:
         _tell(call, took_ns, "load", "start_load_kv")
 
@@ -91,6 +95,7 @@ def _errors(call: Call, block_ids: Any, connector: Any, *_: Any, **__: Any) -> N
     _end(call)
     if _calls or not block_ids:
         return
+    inside.lost(len(block_ids))
     now, some = recorder.now(), sorted(block_ids)[:_MOST_IDS]
     names = inside_the_step(connector)
     recorder.record((
@@ -113,6 +118,7 @@ def _end(call: Call) -> int:
     if _calls:
         outer = _calls[-1]
         outer.request_ids |= call.request_ids
+        outer.inner_ids |= call.request_ids
         outer.idle = call.idle and (outer.idle or not outer.inner)
         outer.inner += 1
         if outer.connector is not call.connector:
