@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace import recorder
-from kvtrace.instrument.vllm import products
+from kvtrace.instrument.vllm import configuration, products
 from kvtrace.instrument.vllm.carrier import step_of
 from kvtrace.instrument.wrapping import around
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 NAME = "kv_transfer_report"
 _REPORT = recorder.shape(
     "span",
-    ("request_id", "transfer_id", "start_ns", "end_ns", "component", "outcome", "attributes.direction"),
+    ("request_id", "transfer_id", "start_ns", "end_ns", "component", "rank", "outcome",
+     "attributes.direction"),
     name=NAME, observer="worker", evidence="shim", attribution="request",
 )  # fmt: skip
 _MOST = 100_000
@@ -67,10 +68,10 @@ def _reported(token: int, results: Any, connector: Any, *_: Any, **__: Any) -> N
     if not (received or sent):
         return
     now = recorder.now()
-    name = products.component(connector)
+    name, rank = products.component(connector), configuration.here().rank
     for request_id in received:
         start_ns, transfer_id = _begun.pop(request_id, (token, None))
         outcome = "failed" if request_id in failed else "ok"
-        recorder.record((_REPORT, request_id, transfer_id, start_ns, now, name, outcome, "receive"))
+        recorder.record((_REPORT, request_id, transfer_id, start_ns, now, name, rank, outcome, "receive"))
     for request_id in sent:
-        recorder.record((_REPORT, request_id, None, token, now, name, "ok", "send"))
+        recorder.record((_REPORT, request_id, None, token, now, name, rank, "ok", "send"))
