@@ -59,6 +59,25 @@ def test_a_held_block_that_is_handed_out_is_a_violation_told_once(told: Told, sc
     assert told.table("block")[0]["span_id"] == hold["span_id"]
 
 
+def test_of_two_holds_one_after_the_other_each_is_told(told: Told, scheduler: Any) -> None:
+    pool = held(scheduler)
+    pool.next = [2, 2]
+    pool.get_new_blocks(1)
+    sent(scheduler, "a")
+    held(scheduler, "b", 2, 3)
+    pool.get_new_blocks(1)
+    reused = [row for row in broken(told) if row[0] == "held_block_reused"]
+    assert reused == [("held_block_reused", "a", "2"), ("held_block_reused", "b", "2")]
+
+
+def test_a_hold_is_over_as_soon_as_the_manager_has_freed_its_request(told: Told, scheduler: Any) -> None:
+    pool = held(scheduler)
+    scheduler.kv_cache_manager.free(scheduler.requests["a"])
+    pool.next = [1, 2]
+    pool.get_new_blocks(2)
+    assert broken(told) == []
+
+
 def test_blocks_handed_out_beside_and_after_a_hold_are_no_violation(told: Told, scheduler: Any) -> None:
     pool = held(scheduler)
     pool.next = [7, 8, 1, 2]
