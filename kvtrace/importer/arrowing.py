@@ -6,6 +6,7 @@ the keys, or as Python dictionaries; an entry without a value does not exist.
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -13,6 +14,9 @@ import pyarrow as pa
 
 from kvtrace.sinks.parquet.arrow import memory_schema
 from kvtrace.sources.dialects import STAGED
+
+_SAID = ("op", "name", "observer", "process", "request_id", "start_ns", "end_ns", "attempt", "evidence")
+"""What tells one record of a source from another."""
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,12 +29,28 @@ def arrow_rows(frame: pl.DataFrame, table: str) -> pa.Table:
         ValueError: such a column.
     """
     schema = STAGED if table == "span" else memory_schema(table)
+    if table == "span":
+        frame = with_ids(frame)
     unknown = set(frame.columns) - set(schema.names)
     if unknown:
         raise ValueError(f"{table} has no column {', '.join(sorted(unknown))}")
     fields = [schema.field(name) for name in frame.columns]
     columns = [_column(frame[field.name], field.type) for field in fields]
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def with_ids(frame: pl.DataFrame) -> pl.DataFrame:
+    """Give rows that have no span id one of what they say, so that the same record read twice is one row."""
+    if "span_id" in frame.columns and not frame["span_id"].null_count():
+        return frame
+    said = [name for name in _SAID if name in frame.columns]
+    texts = frame.select(
+        pl.concat_str([pl.col(name).cast(pl.String).fill_null("") for name in said], separator="\0")
+    ).to_series()
+    made = [int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") or 1 for text in texts]
+    own = pl.Series("made", made, dtype=pl.UInt64)
+    given = frame["span_id"].cast(pl.UInt64) if "span_id" in frame.columns else None
+    return frame.with_columns(span_id=own if given is None else given.fill_null(own))
 
 
 def _column(values: pl.Series, kind: pa.DataType) -> pa.Array:

@@ -1,6 +1,7 @@
 """Rows that arrived twice: the same (trace_id, span_id) counts once, whichever file brought it again.
 
-What an engine recorded from inside belongs to no trace: there it is (process, span_id).
+What an engine recorded from inside belongs to no trace: there it is (process, span_id); where a source says
+neither trace nor process, (name, span_id).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from kvtrace.importer.facts import Facts
 
-_COLUMNS = ("trace_id", "span_id", "process", "start_ns", "end_ns", "evidence")
+_COLUMNS = ("trace_id", "span_id", "process", "name", "start_ns", "end_ns", "evidence")
 
 
 def duplicates(facts: Facts, chunks: Iterable[pa.Table]) -> tuple[npt.NDArray[np.int64], list[Loss]]:
@@ -44,7 +45,7 @@ def duplicates(facts: Facts, chunks: Iterable[pa.Table]) -> tuple[npt.NDArray[np
         first += chunk.num_rows
     found = pl.concat(frames, how="vertical_relaxed").sort(pl.col("end_ns").is_null(), "row")
     extra = found.filter(
-        pl.int_range(pl.len()).over(pl.coalesce("trace_id", "process"), "trace_id", "span_id") > 0
+        pl.int_range(pl.len()).over(pl.coalesce("trace_id", "process", "name"), "trace_id", "span_id") > 0
     )
     counted = extra.filter(pl.col("evidence").ne_missing("derived"))
     losses = [

@@ -210,19 +210,22 @@ def _select(rows: pa.Table, mask: npt.NDArray[np.bool_], first: int, *names: str
 
 
 def _hashes(rows: pa.Table) -> npt.NDArray[np.uint64]:
-    """A hash of (trace_id, span_id) a row, or of (process, span_id) for our own instruments' without a trace.
+    """A hash of (trace_id, span_id) a row.
 
-    0 where either is missing, for such a row can be no duplicate.
+    Of (process, span_id) for our instruments' rows without a trace, of (name, span_id) where a source says
+    neither (arrowing.py made the id). 0 where an id is missing: such a row can be no duplicate.
     """
     if "span_id" not in rows.column_names:
         return np.zeros(rows.num_rows, np.uint64)
     span = rows["span_id"]
     spread = span.fill_null(0).to_numpy() * _SPREAD
     found = np.zeros(rows.num_rows, np.uint64)
-    for column in ("process", "trace_id"):
+    anonymous = words(rows, "process")[0] < 0
+    for column in ("name", "process", "trace_id"):
         codes, texts = words(rows, column)
         hashes = np.append(pl.Series(texts, dtype=pl.String).hash().to_numpy(), np.uint64(0))
-        given = codes >= 0 if column == "trace_id" else (codes >= 0) & holds(rows, "evidence", "shim")
+        ours = anonymous if column == "name" else holds(rows, "evidence", "shim")
+        given = codes >= 0 if column == "trace_id" else (codes >= 0) & ours
         found = np.where(given, hashes[codes] ^ spread | np.uint64(1), found)
     return np.where(span.is_valid().to_numpy(), found, np.uint64(0))
 
