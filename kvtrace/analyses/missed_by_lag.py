@@ -27,8 +27,8 @@ WITH first AS (
     SELECT request_id, position, key_space, key, any_value(tokens) AS tokens FROM request_key
     WHERE coalesce(attempt, 1) = 1 AND position IS NOT NULL AND key IS NOT NULL GROUP BY ALL
 )
-SELECT *, sum(tokens) OVER (
-    PARTITION BY request_id, key_space ORDER BY position ROWS UNBOUNDED PRECEDING)::BIGINT AS stop
+SELECT *, TRY_CAST(sum(tokens) OVER (
+    PARTITION BY request_id, key_space ORDER BY position ROWS UNBOUNDED PRECEDING) AS BIGINT) AS stop
 FROM first
 WINDOW so_far AS (PARTITION BY request_id, key_space ORDER BY position ROWS UNBOUNDED PRECEDING)
 QUALIFY count(tokens) OVER so_far = count(*) OVER so_far AND position = row_number() OVER so_far - 1
@@ -81,7 +81,7 @@ WITH inquiry AS (
     SELECT * FROM waited_for
     QUALIFY place = row_number() OVER (PARTITION BY request_id, key_space ORDER BY place)
 )
-SELECT request_id, producer AS producer_request_id, sum(tokens)::BIGINT AS tokens,
+SELECT request_id, producer AS producer_request_id, TRY_CAST(sum(tokens) AS BIGINT) AS tokens,
     CASE WHEN count(complete_ns) = count(*) THEN max(complete_ns - start_ns) END AS late_by_ns
 FROM whole GROUP BY request_id, producer
 ORDER BY min(start_ns), request_id, producer

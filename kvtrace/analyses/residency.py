@@ -64,8 +64,8 @@ WITH stay AS (
     WINDOW so_far AS (PARTITION BY tier, component ORDER BY time_ns ROWS UNBOUNDED PRECEDING)
 ), told AS (
     SELECT tier, component, time_ns, keys::BIGINT AS keys,
-        CASE WHEN no_bytes = 0 THEN bytes END::BIGINT AS bytes,
-        CASE WHEN no_tokens = 0 THEN tokens END::BIGINT AS tokens
+        TRY_CAST(CASE WHEN no_bytes = 0 THEN bytes END AS BIGINT) AS bytes,
+        TRY_CAST(CASE WHEN no_tokens = 0 THEN tokens END AS BIGINT) AS tokens
     FROM summed
 ), weakest AS (
     SELECT tier, component, CASE WHEN count(evidence) = count(*) THEN ['native', 'shim', 'derived'][
@@ -83,7 +83,8 @@ SELECT m.*, w.evidence FROM moved m JOIN weakest w
 _L1 = "lmcache_status.storage_manager.l1_manager."
 _PAGES = """
 SELECT 'host' AS tier, 'lmcache.l1' AS component, time_ns,
-    max(value) FILTER (name = $objects)::BIGINT AS keys, max(value) FILTER (name = $used)::BIGINT AS bytes,
+    TRY_CAST(max(value) FILTER (name = $objects) AS BIGINT) AS keys,
+    TRY_CAST(max(value) FILTER (name = $used) AS BIGINT) AS bytes,
     NULL::BIGINT AS tokens, 'native' AS evidence
 FROM metric WHERE name IN ($objects, $used) AND $engine IS NULL
 GROUP BY process, labels, time_ns

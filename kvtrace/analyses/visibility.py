@@ -82,9 +82,10 @@ WITH sample AS (
     FROM once
 )
 SELECT 'dynamo' AS backend, NULL::VARCHAR AS tier, NULL::BIGINT AS keys, NULL::BIGINT AS published_keys,
-    sum(value) FILTER (is_router AND is_ok)::BIGINT AS applied,
-    sum(value) FILTER (name LIKE '%warnings')::BIGINT AS warned,
-    sum(value) FILTER ((is_router AND NOT is_ok) OR name LIKE '%dropped_events')::BIGINT AS dropped,
+    TRY_CAST(sum(value) FILTER (is_router AND is_ok) AS BIGINT) AS applied,
+    TRY_CAST(sum(value) FILTER (name LIKE '%warnings') AS BIGINT) AS warned,
+    TRY_CAST(sum(value) FILTER ((is_router AND NOT is_ok) OR name LIKE '%dropped_events') AS BIGINT)
+        AS dropped,
     NULL::BIGINT AS routes, NULL::BIGINT AS routes_counting,
     CASE WHEN coalesce(sum(value) FILTER (is_router AND is_ok), 0) > 0 THEN 'yes'
         WHEN bool_or(is_router) THEN 'no' ELSE 'unknown' END AS visible,

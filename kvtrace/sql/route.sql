@@ -1,30 +1,34 @@
 -- One row a choice of a router. Its log and its spans tell of the same choice: the one that counts what the
 -- router saw comes first, what it does not know comes from the next. A log counts blocks: their size is that of
--- the keys that the request asked for.
+-- the router's own keys that the request asked for (a cache's chunks are of another size), null where several
+-- sizes are named or the product exceeds 64 bits. What a simulation chose is a row of its own.
 CREATE VIEW route AS
 WITH size AS (
-    SELECT request_id, any_value(tokens) AS block_tokens FROM request_key WHERE position = 0 GROUP BY request_id
+    SELECT request_id, CASE WHEN count(DISTINCT tokens) = 1 THEN any_value(tokens) END AS block_tokens
+    FROM request_key WHERE position = 0 AND coalesce(starts_with(key_space, 'dynamo:'), true)
+    GROUP BY request_id
 ), said AS (
     SELECT
         s.*, k.block_tokens,
-        TRY_CAST(attributes['device_blocks'] AS BIGINT) * k.block_tokens AS gpu_tokens,
-        coalesce(TRY_CAST(attributes['host_pinned_blocks'] AS BIGINT), 0) * k.block_tokens AS host_tokens,
-        coalesce(TRY_CAST(attributes['disk_blocks'] AS BIGINT), 0) * k.block_tokens AS disk_tokens,
+        TRY(TRY_CAST(attributes['device_blocks'] AS BIGINT) * k.block_tokens) AS gpu_tokens,
+        TRY(coalesce(TRY_CAST(attributes['host_pinned_blocks'] AS BIGINT), 0) * k.block_tokens) AS host_tokens,
+        TRY(coalesce(TRY_CAST(attributes['disk_blocks'] AS BIGINT), 0) * k.block_tokens) AS disk_tokens,
         TRY_CAST(attributes['effective_blocks'] AS DOUBLE) * k.block_tokens AS effective_tokens
     FROM span s LEFT JOIN size k USING (request_id)
     WHERE op = 'route'
 ), counted AS (
     SELECT * REPLACE (
-        coalesce(found_tokens, gpu_tokens + host_tokens + disk_tokens) AS found_tokens,
+        coalesce(found_tokens, TRY(gpu_tokens + host_tokens + disk_tokens)) AS found_tokens,
         coalesce(found_by_tier, CASE WHEN gpu_tokens IS NOT NULL THEN MAP {
             'gpu': gpu_tokens, 'host': host_tokens, 'disk': disk_tokens} END) AS found_by_tier,
-        coalesce(effective_tokens::BIGINT, predicted_tokens) AS predicted_tokens,
+        coalesce(TRY_CAST(effective_tokens AS BIGINT), predicted_tokens) AS predicted_tokens,
         coalesce(attempt, 1) AS attempt
-    ), coalesce(request_id, concat_ws('/', process, span_id, start_ns)) AS choice
+    ), coalesce(request_id, concat_ws('/', process, span_id, start_ns)) AS choice,
+        evidence IS NOT DISTINCT FROM 'predicted' AS is_forecast
     FROM said
 ), ranked AS (
     SELECT *, row_number() OVER (
-        PARTITION BY choice, attempt ORDER BY (found_tokens IS NULL)::INT, (effective_tokens IS NULL)::INT,
+        PARTITION BY choice, attempt, is_forecast ORDER BY (found_tokens IS NULL)::INT, (effective_tokens IS NULL)::INT,
             start_ns, span_id
     ) AS preference
     FROM counted
@@ -41,7 +45,7 @@ SELECT
     arg_min(parent_span_id, preference) AS parent_span_id, arg_min(attributes, preference) AS attributes,
     count(*) AS observers, any_value(bucket) AS bucket
 FROM ranked
-GROUP BY choice, attempt;
+GROUP BY choice, attempt, is_forecast;
 
 COMMENT ON VIEW route IS 'one row a choice of a router: which engine, what it saw there, what it forecast';
 COMMENT ON COLUMN route.start_ns IS 'when the first observer saw it begin, unix ns';

@@ -41,10 +41,10 @@ WITH membership AS (
 )
 SELECT
     r.request_id, s.engine, s.start_ns, s.end_ns, m.computed_before AS before, r.prompt_tokens,
-    CASE WHEN m.computed_before + m.scheduled_tokens > r.prompt_tokens
+    TRY(CASE WHEN m.computed_before + m.scheduled_tokens > r.prompt_tokens
         THEN r.prompt_tokens - m.computed_before
         WHEN m.computed_before IS NOT NULL AND r.prompt_tokens IS NOT NULL THEN m.scheduled_tokens
-        WHEN m.phase = 'prefill' THEN m.scheduled_tokens END AS tokens
+        WHEN m.phase = 'prefill' THEN m.scheduled_tokens END) AS tokens
 FROM membership s JOIN subject r ON s.m.request_id = r.request_id
 WHERE ($only IS NULL OR list_contains($only, r.request_id))
     AND CASE WHEN m.computed_before IS NOT NULL AND r.prompt_tokens IS NOT NULL
@@ -96,7 +96,7 @@ WITH began AS (
     SELECT p.*, b.admitted_ns, a.again_ns, a.again_ns IS NULL OR p.start_ns < a.again_ns AS first
     FROM prompt_step p JOIN began b USING (request_id) LEFT JOIN again a USING (request_id)
 ), laid AS (
-    SELECT *, max(before + tokens) OVER (PARTITION BY request_id, first ORDER BY before, tokens
+    SELECT *, max(TRY(before + tokens)) OVER (PARTITION BY request_id, first ORDER BY before, tokens
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS reached
     FROM placed
 )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kvtrace.run import Run
 
-ALGORITHM = "1"
+ALGORITHM = "2"
 """Bumped whenever the facts of the same run can come out differently."""
 
 _KEPT = (

@@ -4,7 +4,8 @@
     lookup   what the cache reported  ┘            else the time of its first key
 
 inquired  its inquiries: what the first decisive one found, whether one ended in time
-routed    what a router saw when it first chose a worker; one decision may have several observers
+routed    what a router saw when it first chose a worker; one decision may have several observers, and what a
+          simulated router saw was never there
 """
 
 from __future__ import annotations
@@ -61,9 +62,9 @@ client reports the whole prefix, and so does a cache's own row."""
 _ROUTED = """
 CREATE OR REPLACE TEMP TABLE routed AS
 SELECT request_id, min(start_ns) AS routed_ns,
-    arg_min(found_tokens, attempt) AS visible
+    arg_min_null(found_tokens, attempt) AS visible
 FROM route
-WHERE request_id IN (SELECT request_id FROM asked)
+WHERE request_id IN (SELECT request_id FROM asked) AND evidence IS DISTINCT FROM 'predicted'
 GROUP BY request_id
 """
 

@@ -52,7 +52,7 @@ WITH named AS (
     FROM marked
 )
 SELECT request_id, min(position) AS first_position,
-    CASE WHEN count(tokens) = count(*) THEN sum(tokens) END::BIGINT AS tokens,
+    TRY_CAST(CASE WHEN count(tokens) = count(*) THEN sum(tokens) END AS BIGINT) AS tokens,
     any_value(tier) AS tier, any_value(locality) AS locality, max(exists_ns) AS exists_ns,
     max(visible_ns) AS visible_ns, max(selected_ns) AS selected_ns, max(loaded_ns) AS loaded_ns,
     any_value(predicted_tokens) AS predicted_tokens, any_value(reported_tokens) AS reported_tokens,

@@ -84,7 +84,7 @@ SELECT
     coalesce(o.is_counted, false) AS is_counted,
     o.found_by_tier AS seen_by_tier, o.gpu_blocks, o.host_blocks, o.disk_blocks,
     coalesce(o.is_by_keys AND CASE WHEN o.found_by_tier IS NULL
-        THEN coalesce(o.gpu_blocks + o.host_blocks + o.disk_blocks = 0, false)
+        THEN coalesce(o.gpu_blocks = 0 AND o.host_blocks = 0 AND o.disk_blocks = 0, false)
         ELSE list_sum(map_values(o.found_by_tier)) = 0 END, false) AS counted_none,
     coalesce(o.is_gpu_derived, false) AS is_gpu_derived, coalesce(o.none_anywhere, false) AS none_anywhere,
     coalesce(o.no_host, false) AS no_host, coalesce(o.no_disk, false) AS no_disk
@@ -117,9 +117,9 @@ WITH first AS (
     QUALIFY row_number() OVER (
         PARTITION BY request_id ORDER BY count(k.one) DESC, count(*) DESC, key_space) = 1
 )
-SELECT f.*, CASE
+SELECT f.*, TRY_CAST(CASE
     WHEN count(tokens) OVER so_far = count(*) OVER so_far AND position = row_number() OVER so_far - 1
-    THEN sum(tokens) OVER so_far END::BIGINT AS stop
+    THEN sum(tokens) OVER so_far END AS BIGINT) AS stop
 FROM first f JOIN space s ON s.request_id = f.request_id AND s.key_space IS NOT DISTINCT FROM f.key_space
 WINDOW so_far AS (PARTITION BY f.request_id ORDER BY position ROWS UNBOUNDED PRECEDING)
 """

@@ -110,8 +110,9 @@ WITH tiered AS (
     FROM judged
 )
 SELECT
-    request_id, finished_ns, queued_ns, submitted_ns, completed_ns, published_ns, stored_tokens,
-    skipped_tokens, skip_reason, CASE
+    request_id, finished_ns, queued_ns, submitted_ns, completed_ns, published_ns,
+    TRY_CAST(stored_tokens AS BIGINT) AS stored_tokens, TRY_CAST(skipped_tokens AS BIGINT) AS skipped_tokens,
+    skip_reason, CASE
         WHEN is_stored OR nothing_to_do THEN false
         WHEN finished_ns IS NULL OR open > 0 OR held_open OR NOT observable OR maybe_lost THEN NULL
         ELSE true END AS never_stored,

@@ -40,7 +40,8 @@ FROM first_hop
 OFFERED = """
 CREATE OR REPLACE TEMP TABLE offered AS
 WITH keyed AS (
-    SELECT request_id, CASE WHEN count(tokens) = count(*) THEN sum(tokens) END::BIGINT AS keyed_tokens
+    SELECT request_id,
+        TRY_CAST(CASE WHEN count(tokens) = count(*) THEN sum(tokens) END AS BIGINT) AS keyed_tokens
     FROM request_key WHERE coalesce(attempt, 1) = 1 GROUP BY request_id
 ), asked AS (
     SELECT request_id, arg_min(found_tokens, start_ns) FILTER (found_tokens IS NOT NULL) AS found_tokens,

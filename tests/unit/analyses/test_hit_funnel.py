@@ -345,6 +345,14 @@ def test_the_first_route_counts(tmp_path: Path) -> None:
     assert funnel(tmp_path, asked(), route(512), route(768, 7))["visible"] == 512
 
 
+def test_a_first_route_that_counted_nothing_is_not_replaced_by_a_later_one(tmp_path: Path) -> None:
+    assert funnel(tmp_path, asked(), route(None, attempt=1), route(768, 7, attempt=2))["visible"] is None
+
+
+def test_what_a_simulated_router_saw_was_not_visible(tmp_path: Path) -> None:
+    assert funnel(tmp_path, asked(), route(512, evidence="predicted"))["visible"] is None
+
+
 @pytest.mark.parametrize("event", ["removed", "expired"])
 def test_a_removed_key_ends_the_prefix(tmp_path: Path, event: str) -> None:
     events = [stored(0), stored(1), stored(2), stored(1, 5, event)]

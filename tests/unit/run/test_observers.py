@@ -160,3 +160,33 @@ def test_a_routers_log_and_its_span_are_one_choice_with_what_either_knows(tmp_pa
     }  # fmt: skip
     assert (second["attempt"], second["found_tokens"], second["observers"]) == (2, None, 1)
     assert [(row["found_tokens"], row["observers"]) for row in unknown] == [(None, 1)] * 2
+
+
+def test_blocks_of_a_router_are_of_its_own_keys_size_and_not_of_a_caches_chunks(tmp_path: Path) -> None:
+    """Both name the request's keys: the router's blocks have 16 tokens, the cache's chunks 256."""
+    log = {"device_blocks": "2", "host_pinned_blocks": "4", "disk_blocks": "0"}
+    rows = [{"op": "route", "request_id": "a", "start_ns": 12, "span_id": 1, "attributes": log}]
+    keys = [
+        {"request_id": "a", "position": 0, "key": "x", "key_space": space, "tokens": tokens}
+        for space, tokens in (("lmcache:unknown:m", 256), ("dynamo:engine:unknown", 16))
+    ]
+    for number, some in enumerate((keys, keys[::-1])):
+        run = write_run(tmp_path / f"run{number}", span=rows, request_key=some)
+        assert run.sql("SELECT found_tokens FROM route").rows() == [(96,)]
+    run = write_run(tmp_path / "foreign", span=rows, request_key=keys[:1])
+    assert run.sql("SELECT found_tokens FROM route").rows() == [(None,)]
+
+
+def test_what_a_simulation_chose_says_nothing_of_a_real_choice(tmp_path: Path) -> None:
+    real = {
+        "op": "route",
+        "request_id": "a",
+        "start_ns": 12,
+        "span_id": 1,
+        "engine": "7",
+        "evidence": "native",
+    }
+    simulated = {**real, "start_ns": 2, "span_id": 2, "found_tokens": 512, "evidence": "predicted"}
+    run = write_run(tmp_path / "run", span=[real, simulated])
+    query = "SELECT evidence, found_tokens, start_ns FROM route ORDER BY evidence"
+    assert run.sql(query).rows() == [("native", None, 12), ("predicted", 512, 2)]
