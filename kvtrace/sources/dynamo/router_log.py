@@ -46,7 +46,9 @@ HOST_WEIGHT, DISK_WEIGHT = 0.75, 0.25
 """--router-host-cache-hit-weight and --router-disk-cache-hit-weight where nobody set them (1.5.1, 1.6.1)."""
 QUERIED, INPUT, SELECTED = "Queried lower-tier indexer", "[ROUTING_INPUT]", "Selected worker"
 BEST, FORMULA = "[ROUTING] Best", "Formula for worker_id="
-_FORMULA = re.compile(r"Formula for worker_id=(\d+) dp_rank=(\d+) with ([\d.]+) effective cached blocks")
+_FORMULA = re.compile(
+    r"Formula for worker_id=(\d+) dp_rank=(\d+) with (\d{1,18}(?:\.\d*)?) effective cached blocks", re.ASCII
+)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ASKED = ("queried_workers", "matched_workers")
 _KEPT = ("worker_id", "dp_rank", "worker_type", "router_mode", "logit", "host_pinned_blocks", "disk_blocks",
@@ -126,7 +128,7 @@ class Log:
                 }
         elif found := _FORMULA.match(message):
             if len(known.workers) < MAX_WORKERS:
-                known.workers[found[1], found[2]] = float(found[3]) if found[3].count(".") < 2 else 0.0
+                known.workers[found[1], found[2]] = float(found[3])
         else:
             known.said |= {name: value[name] for name in (*_KEPT, *_JOINED) if _small(value.get(name))}
         if message.startswith(BEST):
@@ -171,17 +173,17 @@ def _tokens(route: _Route) -> dict[str, Any]:
     effective, exact = _effective(route)
     device = _device(effective, host, disk, whole(said.get("total_blocks")), exact=exact)
     blocks = {"gpu": device, "host": host, "disk": disk}
-    all_known = None not in blocks.values()
     if device is not None and host is not None and disk is not None:  # exact, where the log rounds to blocks
         effective = device + HOST_WEIGHT * host + DISK_WEIGHT * disk
-    found = {tier: count * size for tier, count in blocks.items() if count is not None and size}
+    tokens = {tier: whole(count * size) for tier, count in blocks.items() if count is not None and size}
+    found = {tier: known for tier, known in tokens.items() if known is not None}
     basis = "default weights" if device is not None and (host or disk) else None
     best = max(route.workers.values(), default=None)
     return {
         "requested_tokens": whole(said.get("isl_tokens")),
-        "found_tokens": sum(found.values()) if found and all_known else None,
+        "found_tokens": whole(sum(found.values())) if len(found) == len(blocks) else None,
         "found_by_tier": found or None,
-        "predicted_tokens": None if effective is None or size is None else int(effective * size),
+        "predicted_tokens": _forecast(effective, size),
         "attributes": attributes(
             **{name: said.get(name) for name in _KEPT}, device_blocks=device, effective_blocks=effective,
             block_size=size, best_available_blocks=best,
@@ -189,6 +191,13 @@ def _tokens(route: _Route) -> dict[str, Any]:
             **{f"lower_tier.{name}": given for name, given in route.tiers.items()},
         ),
     }  # fmt: skip
+
+
+def _forecast(effective: float | None, size: int | None) -> int | None:
+    """Tokens of the effective blocks; null where either is unknown, or no count of tokens comes of it."""
+    if effective is None or size is None or not effective * size < LATEST_NS:
+        return None
+    return whole(int(effective * size))
 
 
 def _effective(route: _Route) -> tuple[float | None, bool]:

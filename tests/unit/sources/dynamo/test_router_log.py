@@ -217,3 +217,23 @@ def test_every_candidate_of_a_debug_log_is_weighed() -> None:
     found = sample("dynamo-1.5.1")
     assert {dict(row["attributes"])["candidates"] for row in found.rows["span"]} == {"2"}
     assert (found.losses, found.notes, len(found.rows["alias"])) == ([], [], 9)
+
+
+@pytest.mark.parametrize("effective", [".", "1.2.3", "9" * 400, "\u0661"])
+def test_effective_blocks_that_are_no_number_are_not_known(effective: str) -> None:
+    said = line(f"Formula for worker_id={A} dp_rank=0 with {effective} effective cached blocks", 1)
+    row = one(size(), said, selected())
+    assert row.get("predicted_tokens") is None
+    assert "effective_blocks" not in dict(row["attributes"])
+
+
+@pytest.mark.parametrize("overlap", [1e300, -5.0, 2**63 - 1])
+def test_a_forecast_that_is_no_count_of_tokens_is_null(overlap: float) -> None:
+    row = one(size(), selected(host_pinned_blocks=None), {**best(0, 34), "overlap_blocks": overlap})
+    assert row.get("predicted_tokens") is None
+
+
+def test_blocks_whose_tokens_exceed_64_bits_are_not_tokens() -> None:
+    row = one(size(2**62), selected(host_pinned_blocks=2**61, disk_blocks=0), best(2**61, 2**62))
+    assert row.get("found_tokens") is None
+    assert "host" not in dict(row.get("found_by_tier") or ())
