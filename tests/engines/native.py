@@ -59,6 +59,11 @@ def batches(client: Client) -> None:
     client.ask_at_once(*plain(0, 1, 2))
 
 
+def one_more_than_fit(client: Client) -> None:
+    """The pool holds three prompts: the fourth wants blocks whose store goes on."""
+    client.ask(*plain(0, 1, 2, 3, 4))
+
+
 def first_load(client: Client) -> None:
     """Until the first load from the host, whose failure vLLM does not survive."""
     with suppress(OSError, http.client.HTTPException, drive.EngineError):
@@ -74,6 +79,8 @@ def until_death(client: Client) -> None:
 HOST_SPEC = Configuration(connector="native", delay_s=DELAY_S)
 FAILS = Configuration(connector="native", delay_s=DELAY_S, fails=5)
 """Five prompts are stored, jobs 0 to 4; the next job is the first load."""
+SLOW = Configuration(connector="native", delay_s=3.0)
+"""Slower than requests are: blocks are wanted again before their store is over."""
 EXAMPLE = Configuration(connector="example")
 MULTI = Configuration(connector="multi", delay_s=DELAY_S)
 LAZY = Configuration(l1_gb=0.064, lazy=True)

@@ -58,6 +58,12 @@ def failed(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
     return native.play(native.FAILS, native.first_load, python=python, out=out, dies=True)
 
 
+@pytest.fixture(scope="session")
+def slow(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    out = tmp_path_factory.mktemp("slow") / "run"
+    return native.play(native.SLOW, native.one_more_than_fit, python=python, out=out)
+
+
 def _rows(run: Run, query: str) -> list[dict[str, Any]]:
     return run.connection().sql(query).pl().to_dicts()
 
@@ -199,7 +205,27 @@ def test_a_copy_that_failed_says_so_though_the_engine_does_not_survive_it(failed
     assert not row["output_tokens"]
 
 
-@pytest.mark.parametrize("name", ["offload", "example", "multi"])
+def test_a_step_that_wants_blocks_whose_store_goes_on_waits_for_it_to_end(slow: Played) -> None:
+    """VLLM blocks in handle_preemptions, in the middle of everybody's step, and counts it nowhere."""
+    run = open_run(slow.run)
+    waits = _rows(
+        run,
+        """
+        SELECT *, list_transform(members, lambda m: m.request_id) AS named FROM wait
+        WHERE attributes['call'] = 'handle_preemptions' AND end_ns - start_ns > 50_000_000
+        """,
+    )
+    assert waits
+    copies = {row["job"]: row for row in _rows(run, COPIES)}
+    for row in waits:
+        ends = [own["end_ns"] for own in slow.times if copies[own["job"]]["request_id"] in row["named"]]
+        assert min(abs(row["end_ns"] - end) for end in ends) < 2 * MS
+        assert row["reason"] == "store"
+    waited = _waited(run, "wait_store")
+    assert max(waited.values()) >= max(row["end_ns"] - row["start_ns"] for row in waits)
+
+
+@pytest.mark.parametrize("name", ["offload", "example", "multi", "slow"])
 def test_nothing_was_lost(request: pytest.FixtureRequest, name: str) -> None:
     played = request.getfixturevalue(name)
     assert _rows(open_run(played.run), LOST) == []
