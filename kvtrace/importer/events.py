@@ -1,7 +1,9 @@
 """Key events of several inputs: what an engine recorded from inside and published as well counts once.
 
 The numbers of the messages (`seq`) are the same on both sides. An event that both have is the engine's own
-row, which knows more; the rest of the stream then belongs to that engine as well.
+row, which knows more; the rest of the stream then belongs to that engine as well. Engines that begin with the
+same prompt publish the same events at first: a stream is that of the one engine with which it shares the
+events of most of the numbers that both have.
 """
 
 from __future__ import annotations
@@ -28,11 +30,14 @@ _ROUTER = "dynamo:engine:"
 def key_events(staging: Staging) -> Iterator[pa.Table]:
     """Rows of `block` from files, without those that a native recording has; counts those at once."""
     native = _native(staging)
-    owners = _routed(staging) | _owners(staging, native)
-    return (
-        _rest(rows, native, owners[source]) if source in owners else rows
-        for source, rows in staging.parts("block")
-    )
+    owners, routed = _owners(staging, native), _routed(staging)
+
+    def rows_of(source: str, rows: pa.Table) -> pa.Table:
+        if source in owners:
+            return _owned(_rest(rows, _of(native, owners[source])), owners[source])
+        return _owned(rows, routed[source]) if source in routed else rows
+
+    return (rows_of(source, rows) for source, rows in staging.parts("block"))
 
 
 def _native(staging: Staging) -> pl.DataFrame:
@@ -59,20 +64,41 @@ def _comparable(rows: pa.Table) -> pl.DataFrame:
 def _owners(staging: Staging, native: pl.DataFrame) -> dict[str, dict[str, str | None]]:
     """Inputs whose events one engine recorded itself, and which; the repeats are counted."""
     met: dict[str, list[pl.DataFrame]] = {}
+    numbers: dict[str, list[pl.DataFrame]] = {}
     for source, rows in staging.parts("block"):
         own = _comparable(rows).with_columns(time_ns=pl.Series(rows["time_ns"]))
         both = own.join(native, on=_SAME, how="inner", nulls_equal=True, suffix="_own")
-        met.setdefault(source, []).append(both.select("at", "time_ns", *(f"{name}_own" for name in _WHO)))
+        met.setdefault(source, []).append(
+            both.select("at", "time_ns", "seq", **{name: f"{name}_own" for name in _WHO})
+        )
+        numbers.setdefault(source, []).append(own.select("seq").unique())
     owners: dict[str, dict[str, str | None]] = {}
     for source, parts in met.items():
-        who = pl.concat(parts).select(f"{name}_own" for name in _WHO).unique()
+        both, seen = pl.concat(parts), pl.concat(numbers[source]).unique()
+        who = _most(both, native.join(seen, on="seq", how="semi"))
         if who.height == 1:
             owners[source] = dict(zip(_WHO, who.row(0), strict=True))
-            twice = pl.concat(part.unique("at").select("time_ns") for part in parts)
+            own_parts = (_of(part, owners[source]) for part in parts)
+            twice = pl.concat(part.unique("at").select("time_ns") for part in own_parts)
             low, high = twice.select(low=pl.min("time_ns"), high=pl.max("time_ns")).row(0)
             detail = "key events that the engine recorded itself as well"
             staging.losses.append(Loss(source, "duplicate", twice.height, None, None, low, high, detail))
     return owners
+
+
+def _most(both: pl.DataFrame, native: pl.DataFrame) -> pl.DataFrame:
+    """Engines that share with a stream the events of more than half of the numbers that both have."""
+    shared, common = (
+        rows.group_by(_WHO).agg(pl.n_unique("seq").alias(name))
+        for rows, name in ((both, "shared"), (native, "common"))
+    )
+    told = shared.join(common, on=_WHO, how="left", nulls_equal=True)
+    return told.filter(2 * pl.col("shared") > pl.col("common")).select(_WHO)
+
+
+def _of(rows: pl.DataFrame, owner: dict[str, str | None]) -> pl.DataFrame:
+    """The rows of one engine."""
+    return rows.filter(*(pl.col(name).eq_missing(pl.lit(owner[name], pl.String)) for name in _WHO))
 
 
 def _routed(staging: Staging) -> dict[str, dict[str, str | None]]:
@@ -92,10 +118,14 @@ def _routed(staging: Staging) -> dict[str, dict[str, str | None]]:
     return {source: nobody | {"key_space": min(own)} for source, own in found.items() if len(own) == 1}
 
 
-def _rest(rows: pa.Table, native: pl.DataFrame, owner: dict[str, str | None]) -> pa.Table:
-    """What of a stream the engine's own recording lacks, with what is known of whose it is."""
+def _rest(rows: pa.Table, native: pl.DataFrame) -> pa.Table:
+    """What of a stream the engine's own recording lacks."""
     fresh = _comparable(rows).join(native, on=_SAME, how="anti", nulls_equal=True)["at"].sort()
-    rest = rows.take(pa.array(fresh.to_arrow().cast(pa.int64())))
+    return rows.take(pa.array(fresh.to_arrow().cast(pa.int64())))
+
+
+def _owned(rest: pa.Table, owner: dict[str, str | None]) -> pa.Table:
+    """The rows of a stream, with what is known of whose they are."""
     for column, value in owner.items():
         if value is None:
             continue
