@@ -25,8 +25,13 @@ def __getattr__(name: str) -> object:
     """`request` and `transfer`, imported when first named; who names them wants copies recorded, too."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from kvtrace.instrument import scope, torch_cuda, transferring
+    from kvtrace.instrument import torch_cuda
 
     torch_cuda.install()
-    globals().update(request=scope.request, transfer=transferring.transfer)
-    return globals()[name]
+    found: object
+    if name == "request":
+        from kvtrace.instrument.scope import request as found
+    else:
+        from kvtrace.instrument.transferring import transfer as found
+    globals()[name] = found
+    return found

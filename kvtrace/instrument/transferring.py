@@ -19,7 +19,6 @@ then, not only in what is returned. Without a recording a call costs one check.
 from __future__ import annotations
 
 from functools import wraps
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 from kvtrace import recorder
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+COROUTINE = 0x80
+"""Flag of the code of an `async def`; importing inspect for it costs a start more than this file."""
 VALUES = ("request_id", "bytes", "tokens", "blocks")
 _COLUMNS = (
     *VALUES, "transfer_id", "name", "start_ns", "end_ns", "outcome", "reason", "attribution", "device",
@@ -86,7 +87,8 @@ def transfer(
             call.end(begun, result, None)
             return result
 
-        return cast("Callable[P, R]", awaited) if iscoroutinefunction(function) else wrapped
+        flags = getattr(getattr(function, "__code__", None), "co_flags", 0)
+        return cast("Callable[P, R]", awaited) if flags & COROUTINE else wrapped
 
     return decorate
 

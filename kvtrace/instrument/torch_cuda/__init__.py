@@ -15,8 +15,8 @@ device instead). Torch is never imported from here, and CUDA is never initialise
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # importing typing costs an engine's start more than this package
 if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any

@@ -89,6 +89,7 @@ def test_what_vllms_handler_copies_is_left_to_vllms_workers(ops: Any) -> None:
     class SingleDirectionOffloadingHandler:
         def transfer_async(self, _job: int) -> bool:
             ops.module.swap_blocks_batch(Numbers([HOST]), Numbers([GPU]), Numbers([8]))
+            ops.module.swap_blocks_batch(Numbers([UNKNOWN]), Numbers([GPU]), Numbers([8]))
             return True
 
     worker = ModuleType(blocks.HANDLER[0])
@@ -99,6 +100,7 @@ def test_what_vllms_handler_copies_is_left_to_vllms_workers(ops: Any) -> None:
     assert ops.here.read() == []
     ops.module.swap_blocks_batch(Numbers([HOST]), Numbers([GPU]), Numbers([8]))
     assert len(ops.here.read()) == 1
+    assert ops.here.told.losses == []
 
 
 @pytest.mark.parametrize(("kind", "op"), [(1, "load"), (2, "store")])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kvtrace.instrument import scope, wrapping
 from kvtrace.instrument.scope import request
+from kvtrace.instrument.torch_cuda.station import Lane
 from tests.unit.instrument.torch_cuda.device import Dtype, Place
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ def test_every_way_across_gives_one_row(
     [
         lambda w: w.host().copy_(w.host()),
         lambda w: w.gpu().copy_(w.gpu()),
+        lambda w: w.gpu().copy_(w.gpu(index=1)),
+        lambda w: w.gpu().to("cuda:1"),
         lambda w: w.host().cpu(),
         lambda w: w.gpu().cuda(),
         lambda w: w.host().to("cpu"),
@@ -180,6 +183,32 @@ def test_a_copy_that_raises_raises_for_the_engine_and_gives_its_pair_back(
         here.gpu().copy_(here.host())
     assert len(here.read()) == 1
     assert here.copies.reaper.stations[0].pool.made == 1
+
+
+def test_a_call_that_moved_nothing_after_all_gives_its_pair_back(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = world()
+    monkeypatch.setattr(here.torch.Tensor, "_moved", lambda tensor, _side: tensor)
+    with request("r1"):
+        here.gpu().cpu()
+        here.gpu().cpu()
+    assert here.read() == []
+    assert here.copies.reaper.stations[0].pool.made == 1
+
+
+def test_what_rounding_put_before_the_end_of_the_last_copy_is_put_behind_it(
+    world: Callable[..., World],
+) -> None:
+    here = world()
+    with request("r1"):
+        pair = here.copies.begin("copy_", "load", 0)
+    lane = Lane("0x0")
+    lane.last_end_ns = pair.submit_ns + 9_000
+    here.told.clock += 1_000_000
+    pair.station._write(pair, lane, pair.submit_ns + 8_000, pair.submit_ns + 20_000)
+    (row,) = here.told.rows
+    assert (row["start_ns"], row["end_ns"]) == (pair.submit_ns + 9_000, pair.submit_ns + 20_000)
 
 
 def test_a_copy_inside_a_copy_is_part_of_it(world: Callable[..., World]) -> None:

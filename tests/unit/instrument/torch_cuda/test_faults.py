@@ -37,6 +37,7 @@ def test_a_copy_that_never_ends_is_counted_after_a_minute_and_its_pair_retired(
     here = world(most=2)
     here.device.copy_ns = NEVER
     copy(here)
+    hung = here.copies.reaper.stations[0].incoming[0]
     assert here.read(station.NEVER_NS - 10_000_000) == []
     assert here.told.losses == []
     here.read(20_000_000)
@@ -45,7 +46,9 @@ def test_a_copy_that_never_ends_is_counted_after_a_minute_and_its_pair_retired(
     here.device.copy_ns = 50_000
     copy(here, 2)
     assert len(here.read()) == 2
-    assert here.copies.reaper.stations[0].pool.made == 2
+    pool = here.copies.reaper.stations[0].pool
+    assert pool.made == 2
+    assert hung not in pool._free
 
 
 def test_an_event_that_is_destroyed_costs_its_copy_alone(world: Callable[..., World]) -> None:
@@ -55,6 +58,16 @@ def test_an_event_that_is_destroyed_costs_its_copy_alone(world: Callable[..., Wo
     middle.end.broken = RuntimeError("invalid resource handle")
     assert len(here.read()) == 2
     assert here.told.losses == [("dropped", "load", "copy: event cannot be read: RuntimeError")]
+
+
+def test_events_that_fail_now_and_then_do_not_make_a_device_that_is_gone(world: Callable[..., World]) -> None:
+    here = world()
+    copy(here, 60)
+    for pair in list(here.copies.reaper.stations[0].incoming)[::2]:
+        pair.end.broken = RuntimeError("invalid resource handle")
+    assert len(here.read(10_000_000)) == 30
+    assert len(here.told.losses) == 30
+    assert here.copies.reaper.stations[0].gone_until_ns == 0
 
 
 def test_a_stream_that_is_gone_costs_the_copy_that_would_use_it(

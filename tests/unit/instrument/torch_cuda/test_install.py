@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def test_a_process_that_ends_at_once_still_writes_what_is_over(tmp_path: Path) -
     assert losses == {}
 
 
-def test_threads_that_copy_at_once_lose_nothing_uncounted(tmp_path: Path) -> None:
+def test_threads_that_copy_at_once_lose_nothing(tmp_path: Path) -> None:
     code = (
         COPIES
         + """
@@ -87,7 +88,7 @@ import threading
 def work(name):
     target, source = place(), torch.Tensor()
     with kvtrace.request(name):
-        for _ in range(2_000):
+        for _ in range(500):
             target.copy_(source)
 threads = [threading.Thread(target=work, args=(f"t{number}",)) for number in range(4)]
 for thread in threads: thread.start()
@@ -95,16 +96,19 @@ for thread in threads: thread.join()
 """
     )
     _, rows, losses = run(tmp_path, code, KVTRACE_DEVICE="stand-in")
-    assert len(rows) + losses.get("dropped", 0) == 3 + 4 * 2_000
-    assert set(losses) <= {"dropped"}
-    assert {row["request_id"] for row in rows} == {"r1", "t0", "t1", "t2", "t3"}
+    assert losses == {}
+    assert Counter(row["request_id"] for row in rows) == {"r1": 3, "t0": 500, "t1": 500, "t2": 500, "t3": 500}
     for row in rows:
         assert row["submit_ns"] <= row["start_ns"] <= row["end_ns"]
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_child_of_multiprocessing_that_ends_at_once_writes_too(tmp_path: Path, method: str) -> None:
-    (tmp_path / "work.py").write_text("import kvtrace\ndef work():" + COPIES.replace("\n", "\n    "))
+    """Its last copies end 30 ms later: the recording waits for them, a little."""
+    busy = "    copies = torch_cuda._here[os.getpid()].device\n    copies.work(copies.default, 30_000_000)\n"
+    again = "    with kvtrace.request('r2'): place().copy_(torch.Tensor())\n"
+    body = COPIES.replace("\n", "\n    ").rstrip() + "\n" + busy + again
+    (tmp_path / "work.py").write_text("import os, kvtrace\ndef work():" + body)
     code = f"""
 import multiprocessing, work
 context = multiprocessing.get_context({method!r})
@@ -113,7 +117,7 @@ child.start()
 child.join()
 """
     _, rows, losses = run(tmp_path, code, KVTRACE_DEVICE="stand-in")
-    assert [row["request_id"] for row in rows] == ["r1"] * 3
+    assert [row["request_id"] for row in rows] == ["r1"] * 3 + ["r2"]
     assert losses == {}
 
 
