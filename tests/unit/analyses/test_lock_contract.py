@@ -147,7 +147,9 @@ def test_vllm_seen_from_outside_is_unobserved_and_without_vllm_nothing_is_applic
     tmp_path: Path, invariant: str
 ) -> None:
     outside = write_run(tmp_path / "one", process=[engine(attributes=None, role="scheduler, worker")])
-    assert status(outside, invariant) == "unobserved"
+    assert told(outside, invariant) == [
+        ("unobserved", "vLLM was not recorded from inside (kvtrace run would)")
+    ]
     other = write_run(tmp_path / "two", process=[engine(product="sglang")])
     assert status(other, invariant) == "not_applicable"
 
@@ -274,11 +276,15 @@ def test_a_release_too_many_is_a_violation_when_it_happens(tmp_path: Path) -> No
     assert row["detail"] == "released 2 times, asked for 1 times"
 
 
-def test_keys_of_other_ranks_groups_and_spaces_are_other_locks(tmp_path: Path) -> None:
-    rows = [lock("locked", 1), lock("unlocked", 2)]
-    for more in ({"rank": 1}, {"object_group": "1"}, {"key_space": "t"}, {"engine": "e1"}):
-        rows += [lock("locked", 3, **more)]
-    assert status(locks(tmp_path, *rows), "released_once") == "inconclusive"
+@pytest.mark.parametrize(
+    "more", [{"rank": 1}, {"object_group": "1"}, {"key_space": "t"}, {"engine": "e1"}, {"process": "l1"}]
+)
+def test_a_key_of_another_rank_group_space_engine_or_process_is_another_lock(
+    tmp_path: Path, more: Row
+) -> None:
+    rows = [lock("locked", 1, count=3), lock("locked", 1, **more)]
+    rows += [lock("unlocked", 2, **more), lock("unlocked", 3, **more)]
+    assert told(locks(tmp_path, *rows), "released_once") == [("violated", "released 2 times, locked 1 times")]
 
 
 def test_locks_asked_for_and_not_released_prove_nothing(tmp_path: Path) -> None:

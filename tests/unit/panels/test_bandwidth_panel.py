@@ -45,6 +45,7 @@ def test_the_wedge_holds_the_line(tmp_path: Path) -> None:
     wedge, line = (next(t for t in figure.data if (t.fill == "toself") is filled) for filled in (True, False))
     slow, fast = wedge.x[1], wedge.x[2]
     assert fast < line.x[1] < slow
+    assert wedge.x[0] < line.x[0] < wedge.x[3]  # they cross at the middle size
 
 
 def test_the_table_names_units_and_what_is_not_known(tmp_path: Path) -> None:
