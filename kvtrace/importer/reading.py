@@ -80,7 +80,7 @@ def read_inputs(
         elif kind == formats.SPOOL:
             spools.append(path)
         else:
-            reports.append(_read(path, sources[path], kind, staging, options))
+            reports.append(_read(path, sources[path], kind, staging, options, named=named))
         on_progress(path, size, size)
     if spools:
         for path, (spans, rows, lost) in read_spools(spools, staging, keep_content=keep_content).items():
@@ -132,24 +132,37 @@ def _nothing(reports: list[InputReport]) -> None:
     )
 
 
-def _read(path: Path, source: str, kind: str, staging: Staging, options: Options) -> InputReport:
-    """Read one input of a known format, and report the difference it made."""
+def _read(
+    path: Path, source: str, kind: str, staging: Staging, options: Options, *, named: bool
+) -> InputReport:
+    """Read one input of a known format, and report the difference it made.
+
+    Raises:
+        InputError: one that the user named itself cannot be read; one of a folder is left out, and a loss.
+    """
     losses = len(staging.losses)
     keep_content = options.keep_content
     spans = rows = 0
     notes: tuple[str, ...] = ()
-    if kind == formats.RUN:
-        with whole(path, staging.folder) as run:
-            spans, rows = read_run(run, staging, keep_content=keep_content)
-    elif kind == formats.HASH_LOG:
-        rows = _hash_log(path, source, staging)
-    elif kind == formats.RECORDING:
-        staging.recordings.append(recording.decode(path.read_bytes(), str(path)))
-        notes = ("describes how the recordings were made",)
-    elif kind in formats.decoders():
-        spans, rows, notes = _decoded(path, source, kind, staging, options)
-    else:
-        spans = _otlp(path, source, kind, staging, keep_content=keep_content)
+    try:
+        if kind == formats.RUN:
+            with whole(path, staging.folder) as run:
+                spans, rows = read_run(run, staging, keep_content=keep_content)
+        elif kind == formats.HASH_LOG:
+            rows = _hash_log(path, source, staging)
+        elif kind == formats.RECORDING:
+            staging.recordings.append(recording.decode(path.read_bytes(), str(path)))
+            notes = ("describes how the recordings were made",)
+        elif kind in formats.decoders():
+            spans, rows, notes = _decoded(path, source, kind, staging, options)
+        else:
+            spans = _otlp(path, source, kind, staging, keep_content=keep_content)
+    except InputError as error:
+        if named:
+            raise
+        detail = str(error).removeprefix(f"{path}: ").removeprefix(f"{source}: ")
+        staging.losses.append(Loss(source, "undecodable", 1, detail=detail))
+        notes = ("cannot be read; left out",)
     lost: Counter[str] = Counter()
     for loss in staging.losses[losses:]:
         lost[loss.cause] += loss.count

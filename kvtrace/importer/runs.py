@@ -15,6 +15,7 @@ from kvtrace.errors import InputError
 from kvtrace.schema.content import is_content
 from kvtrace.schema.layout import RUN_FILE, table_files
 from kvtrace.schema.tables import TABLES
+from kvtrace.sinks.parquet.arrow import conform
 from kvtrace.sources.dialects import vllm
 from kvtrace.sources.dialects.attributes import map_array
 from kvtrace.sources.dialects.columns import ID_KIND
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
     from kvtrace.importer.staging import Staging
 
 _JOINED_ANEW = ("run_id", "bucket")
+
+
+_UNREADABLE = (OSError, msgspec.MsgspecError, pa.ArrowException, KeyError, ValueError)
+
+
+class _Said(msgspec.Struct):
+    """What a run says of its recording, and of content that was dropped."""
+
+    recording: dict[str, Any] | None = None
+    content_dropped: dict[str, int] | None = None
 
 
 def read_run(path: Path, staging: Staging, *, keep_content: bool) -> tuple[int, int]:
@@ -42,6 +53,7 @@ def read_run(path: Path, staging: Staging, *, keep_content: bool) -> tuple[int, 
             raise InputError(
                 f"{path}: is a run of schema v{version}; this kvtrace reads up to v{schema.VERSION}."
             )
+        said = msgspec.convert(meta, _Said)
         joined = _joined_ids(path)
         spans = others = 0
         tables: dict[str, list[pa.Table]] = {}
@@ -53,19 +65,19 @@ def read_run(path: Path, staging: Staging, *, keep_content: bool) -> tuple[int, 
                     _check(found, table, file)
                     if table == "span":
                         kept = found if keep_content else _without_content(found, staging)
-                        staging.add_spans([_with_kind(kept.drop_columns(list(_JOINED_ANEW)), joined)])
+                        staging.add_spans([_with_kind(kept, joined)])
                         spans += found.num_rows
                     else:
-                        tables.setdefault(table, []).append(found)
+                        tables.setdefault(table, []).append(conform(found, table))
                         others += found.num_rows
-    except (OSError, msgspec.MsgspecError, pa.ArrowException, KeyError, ValueError) as error:
+    except (*_UNREADABLE, pl.exceptions.PolarsError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: is no readable run ({reason}); import its raw files instead.") from error
     if isinstance(meta.get("engines"), dict):
         staging.engines |= meta["engines"]
-    if meta.get("recording"):
-        staging.recordings.append(meta["recording"])
-    staging.add_content(meta.get("content_dropped") or {})
+    if said.recording:
+        staging.recordings.append(said.recording)
+    staging.add_content(said.content_dropped or {})
     return spans, others
 
 
@@ -96,12 +108,15 @@ def _with_kind(rows: pa.Table, joined: pl.Series) -> pa.Table:
     server = (pl.Series(rows["observer"]) == "server") & (pl.Series(rows["evidence"]) == "native")
     kinds = pl.when(external).then(pl.lit("external")).when(server).then(pl.lit("internal"))
     kind = pl.select(kinds).to_series()
-    return rows.append_column(ID_KIND, kind.to_arrow().cast(pa.string()).dictionary_encode())
+    fitted = conform(rows, "span").drop_columns(list(_JOINED_ANEW))
+    return fitted.append_column(ID_KIND, kind.to_arrow().cast(pa.string()).dictionary_encode())
 
 
 def _without_content(rows: pa.Table, staging: Staging) -> pa.Table:
     """A run that kept content loses it at the next door."""
     maps = rows["attributes"].combine_chunks()
+    if not pa.types.is_map(maps.type):
+        raise ValueError(f"attributes are {maps.type}, no map")
     keys = maps.keys
     content = [name for name in keys.unique().to_pylist() if is_content(name)]
     if not content:

@@ -82,6 +82,27 @@ def test_a_folder_of_unknown_files_names_them(tmp_path: Path) -> None:
     assert "notes.txt (unknown)" in refused(folder, out=tmp_path / "run")
 
 
+LCT = b"\x83\xa4type\xa6header\xa5magic\xc4\x04LMCT" + b"x" * 200
+BROKEN = {
+    "storage.lct": (900).to_bytes(4, "big") + LCT,
+    "joined.lct": (128).to_bytes(4, "big") + LCT,
+    "recording.json": b'{"captured": 1, "scenario": "x", ',
+}
+"""Files that show what they are and cannot be read."""
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_file_in_a_folder_is_left_out_and_a_loss(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    broken = written(tmp_path / "folder" / name, BROKEN[name])
+    assert name in refused(broken, out=tmp_path / "run")
+    written(tmp_path / "folder" / "good", GOOD)
+    run = imported(tmp_path / "beside", tmp_path / "folder")
+    ((source, cause, detail),) = run.sql("SELECT source, cause, detail FROM loss").rows()
+    assert (source, cause) == (name, "undecodable")
+    assert str(tmp_path) not in detail
+
+
 @pytest.mark.parametrize(
     "content",
     [b"text\n", b"\x89PNG\r\n", b"PAR1" + bytes(50), b'{"resourceMetrics":[]}', bytes(4096), b"{}", b"[1,2]"],

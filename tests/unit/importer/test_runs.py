@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 from kvtrace import schema
 from kvtrace.errors import InputError
@@ -119,6 +120,50 @@ def test_a_damaged_run_is_refused_in_one_sentence(tmp_path: Path, damage: str) -
         imported(tmp_path, run.path)
     assert "\n" not in str(error.value)
     assert not list(tmp_path.glob(".*importing*"))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"content_dropped": [1]}, {"content_dropped": {"a": "x"}}, {"recording": "x"}, {"recording": [1]}],
+)
+def test_a_run_whose_description_has_other_types_is_refused(tmp_path: Path, said: dict[str, object]) -> None:
+    run = imported(tmp_path, SOME)
+    (run.path / "run.json").write_text(json.dumps(run.meta | said))
+    with pytest.raises(InputError, match="is no readable run") as error:
+        imported(tmp_path, run.path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "columns"),
+    [
+        ("alias", {"alias": ["a"]}),
+        ("alias", {"kind": [1], "request_id": [2]}),
+        ("block", {"time_ns": ["noon"], "event": ["stored"]}),
+        ("loss", {"count": ["many"]}),
+        ("metric", {"labels": ["a=b"]}),
+    ],
+)
+def test_a_table_whose_columns_have_other_types_is_refused(
+    tmp_path: Path, table: str, columns: dict[str, list[object]]
+) -> None:
+    run = imported(tmp_path, SOME)
+    (run.path / table).mkdir(exist_ok=True)
+    pl.DataFrame(columns).write_parquet(run.path / table / "other.parquet")
+    with pytest.raises(InputError, match="is no readable run") as error:
+        imported(tmp_path, run.path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("column", ["attributes", "start_ns", "request_id", "members", "name"])
+def test_a_span_whose_column_has_another_type_is_refused(tmp_path: Path, column: str) -> None:
+    run = imported(tmp_path, SOME)
+    part = run.files("span")[0]
+    rows = pq.ParquetFile(part).read()
+    kind = [5] * rows.num_rows if column in ("request_id", "members", "name") else ["x"] * rows.num_rows
+    pq.write_table(rows.set_column(rows.column_names.index(column), column, [kind]), part)
+    with pytest.raises(InputError, match="is no readable run"):
+        imported(tmp_path, run.path)
 
 
 def test_a_run_without_rows_is_nothing_to_import(tmp_path: Path) -> None:
