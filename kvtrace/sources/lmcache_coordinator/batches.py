@@ -66,7 +66,7 @@ class Reports:
     @property
     def full(self) -> bool:
         """Whether it is time to take a part."""
-        return len(self.blocks) >= ROWS_A_PART
+        return len(self.blocks) + len(self.samples) >= ROWS_A_PART
 
     def lost(self, detail: str, count: int = 1) -> None:
         """Count what could not be read."""

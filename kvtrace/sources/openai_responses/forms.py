@@ -120,7 +120,8 @@ class Responses:
             found |= {"start_ns": date, "basis": "date header, whole seconds of the server"}
         client = text(sent.get("x-request-id")) or text(got.get("x-request-id"))
         status = _status(value.get("status"), found.get("error"))
-        found |= {"client": client, "status": status or found.get("status")}
+        worse = found.get("status") if found.get("status") != "ok" and status == "ok" else None
+        found |= {"client": client, "status": worse or status or found.get("status")}
         found["trace_id"] = _trace(sent.get("traceparent"))
         self._row(found, attributes(path=value.get("path"), http_status=whole(value.get("status")),
                                     wall_s=number(value.get("wall_s"))))  # fmt: skip

@@ -86,7 +86,7 @@ class Rows:
         self.chains.settle(self._digests)
         self._batches.append((time_ns, sequence, engine))
         self._batch_rows.append(len(keys) - before)
-        self.size = len(keys)
+        self.size = max(len(keys), len(self._batches))  # batches without events take room as well
 
     def _digest(self, event: Any) -> None:
         """The digests of an event's blocks, in the rows that they will have."""

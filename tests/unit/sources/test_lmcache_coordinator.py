@@ -248,3 +248,16 @@ def files() -> list[Path]:
 def test_it_looks_like_exactly_its_own_files(file: Path) -> None:
     with open_input(file) as stream:
         assert coordinator.looks_like(stream.peek(1 << 16)) is (file.name == RECORDED.name)
+
+
+def test_a_recording_of_capacities_alone_comes_in_parts_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvtrace.sources.lmcache_coordinator.batches.ROWS_A_PART", 10)
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b"".join(body(batch(n, event_type="config", entries=[])) for n in range(1, 96)))
+    with open_input(path) as stream:
+        parts = [
+            part.tables["metric"].height for part in coordinator.read(stream, "x", Options(digest_key=b"k"))
+        ]
+    assert parts == [10] * 9 + [5]

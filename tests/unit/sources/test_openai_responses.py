@@ -172,6 +172,7 @@ def test_streams_that_are_too_many_end_early(monkeypatch: pytest.MonkeyPatch) ->
     [
         (tap(body()), "ok"),
         (tap(body(), status=499), "aborted"),
+        (tap(body(choices=[{"finish_reason": "abort"}])), "aborted"),
         (tap(body(), status=400), "error"),
         (notes(status=None), None),
         (notes(status=200, error="gone"), "error"),

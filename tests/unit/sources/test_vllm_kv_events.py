@@ -17,6 +17,7 @@ from kvtrace.sources import vllm_kv_events
 from kvtrace.sources.decoded import Decoded, Options
 from kvtrace.sources.stream import Limits, open_input
 from kvtrace.sources.vllm_kv_events import rows as made
+from kvtrace.sources.vllm_kv_events.reading import Reading
 from kvtrace.sources.vllm_kv_events.wire import pack
 from tests.samples import samples
 
@@ -407,3 +408,14 @@ def test_a_long_first_message_is_recognised_by_its_beginning() -> None:
     raw = message(0, stored(*range(20_000)))
     assert vllm_kv_events.looks_like(raw[: 1 << 16])
     assert vllm_kv_events.looks_like((len(raw).to_bytes(4, "big") + raw)[: 1 << 16])
+
+
+def test_batches_without_events_come_in_parts_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvtrace.sources.vllm_kv_events.reading.ROWS_A_PART", 10)
+    reading = Reading("kv", Options(digest_key=b"k"))
+    reading.add([json.dumps({"seq": n, "ts": AT + n, "events": []}).encode() for n in range(9)])
+    assert not reading.full
+    reading.add([json.dumps({"seq": 9, "ts": AT + 9, "events": []}).encode()])
+    assert reading.full
+    assert reading.take().tables["block"].height == 0
+    assert not reading.full
