@@ -5,7 +5,7 @@ sessions   internal request ids with their lifetimes
 requests   request rows that carry an external id, or one of anybody's
 others     ids on rows that do not say which of a request's names they carry
 asked      lookups of hash logs; keys: what lookups asked for, by whom it is told
-given      other names of requests, as a source says them
+given      other names of requests, as a source says them; outside: external ones, as runs say them
 lookups    lookups of servers
 drops      stores that stored nothing, reason unknown
 parents    parents of a server's spans; own: the server's spans; servers: its processes
@@ -66,6 +66,7 @@ COLUMNS: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
         "source": pl.String,
         "evidence": pl.String,
     },
+    "outside": {"alias": pl.String, "request_id": pl.String},
     "drops": {"row": pl.Int64, "request_id": pl.String},
     "parents": {"process": pl.String, "parent_span_id": pl.UInt64, "low": pl.Int64, "high": pl.Int64},
     "own": {"span_id": pl.UInt64},

@@ -111,15 +111,16 @@ def _external(facts: Facts, asked: pl.DataFrame, requests: pl.DataFrame) -> pl.D
     """External names of internal ids, with the time over which the ids were seen.
 
     An id is internal when the producer is known to write internal ids, or when it is an external one that
-    the engine's own span carries, and eight hex digits.
+    the engine's own span carries, or a run says of it, and eight hex digits.
     """
     lines = asked.select("request_id", start_ns="time_ns", end_ns="time_ns")
     sure = pl.concat([facts.table("sessions"), lines])
     alias = pl.col("request_id").str.extract(INTERNAL, 1).alias("alias")
     carried = requests.filter(pl.col(ID_KIND) == "external").select(alias="request_id").unique()
     like = facts.table("others").select("request_id", "start_ns", "end_ns").with_columns(alias)
+    told = like.join(facts.table("outside"), on=["alias", "request_id"], how="semi").drop("alias")
     like = like.join(carried, on="alias", how="semi").drop("alias")
-    known = pl.concat([sure, like]).group_by("request_id").agg(pl.min("start_ns"), pl.max("end_ns"))
+    known = pl.concat([sure, like, told]).group_by("request_id").agg(pl.min("start_ns"), pl.max("end_ns"))
     return known.with_columns(alias).drop_nulls("alias").sort("request_id")
 
 

@@ -54,7 +54,9 @@ def read_run(path: Path, staging: Staging, *, keep_content: bool) -> tuple[int, 
                 f"{path}: is a run of schema v{version}; this kvtrace reads up to v{schema.VERSION}."
             )
         said = msgspec.convert(meta, _Said)
-        joined = _joined_ids(path)
+        outside = _outside(path)
+        staging.facts.keep("outside", outside)
+        joined = outside["request_id"].unique()
         spans = others = 0
         tables: dict[str, list[pa.Table]] = {}
         staging.runs.append(tables)
@@ -91,11 +93,12 @@ def _check(found: pa.Table, table: str, file: Path) -> None:
         )
 
 
-def _joined_ids(path: Path) -> pl.Series:
-    """Request ids of a run that an external name was joined to."""
-    parts = [pl.read_parquet(file, columns=["kind", "request_id"]) for file in table_files(path, "alias")]
-    empty = pl.DataFrame(schema={"kind": pl.String, "request_id": pl.String})
-    return pl.concat([empty, *parts]).filter(pl.col("kind") == "external")["request_id"].unique()
+def _outside(path: Path) -> pl.DataFrame:
+    """External names of a run, and the request ids that they were joined to."""
+    columns = ["alias", "kind", "request_id"]
+    parts = [pl.read_parquet(file, columns=columns) for file in table_files(path, "alias")]
+    empty = pl.DataFrame(schema=dict.fromkeys(columns, pl.String))
+    return pl.concat([empty, *parts]).filter(pl.col("kind") == "external").select("alias", "request_id")
 
 
 def _with_kind(rows: pa.Table, joined: pl.Series) -> pa.Table:

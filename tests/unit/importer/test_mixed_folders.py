@@ -152,3 +152,20 @@ def _answer(number: int) -> dict[str, Any]:
         "ended_ns": started_ns + 700_000_000,
         "usage": usage,
     }
+
+
+@pytest.mark.parametrize("form", ["spool", "run"])
+def test_what_clients_kept_is_of_the_requests_that_the_engine_recorded(tmp_path: Path, form: str) -> None:
+    """No trace and no cache's log is there: the engine itself says what its requests are called outside."""
+    native = RAW / "spool"
+    if form == "run":
+        native = import_files([native], tmp_path / "native").run
+    alone = import_files([RAW / "spool"], tmp_path / "alone")
+    report = import_files([native, RAW / "responses.jsonl"], tmp_path / "run")
+    ids = "SELECT DISTINCT request_id FROM request ORDER BY request_id"
+    assert rows(report, ids) == rows(alone, ids)
+    assert rows(report, "SELECT DISTINCT name FROM span WHERE observer = 'client' AND op = 'request'") == [
+        ("response",)
+    ]
+    answers = rows(report, "SELECT count(*), count(DISTINCT request_id) FROM alias WHERE kind = 'response'")
+    assert answers == [(17, 17)]
