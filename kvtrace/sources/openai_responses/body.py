@@ -39,9 +39,18 @@ def facts(body: Any, rows: Rows) -> dict[str, Any]:
         "start_ns": created,
         "basis": None if created is None else CREATED,
         "error": bool(error),
-        "status": "error" if error else "aborted" if finish in ("abort", "cancelled") else "ok",
+        "status": _status(body.get("status"), finish, error=bool(error)),
         "attributes": attributes(model=body.get("model"), finish_reason=finish, **nvext(body)),
     }
+
+
+def _status(said: Any, finish: str | None, *, error: bool) -> str | None:
+    """How an answer ended: error, finish reason, or the Responses API's status; null where none says."""
+    if error or said == "failed":
+        return "error"
+    if finish in ("abort", "cancelled") or said == "cancelled":
+        return "aborted"
+    return "ok" if finish is not None or said in ("completed", "incomplete") else None
 
 
 def merge(known: dict[str, Any], more: dict[str, Any]) -> None:

@@ -179,6 +179,10 @@ def test_streams_that_are_too_many_end_early(monkeypatch: pytest.MonkeyPatch) ->
         (body(choices=[{"finish_reason": "abort"}]), "aborted"),
         (body(error={"message": "x"}), "error"),
         (body(), "ok"),
+        (body(choices=[{"finish_reason": None}]), None),
+        (body(object="response", choices=None, status="in_progress"), None),
+        (body(object="response", choices=None, status="cancelled"), "aborted"),
+        (body(object="response", choices=None, status="incomplete"), "ok"),
     ],
 )
 def test_status_follows_the_answer(record: dict[str, Any], status: str | None) -> None:
