@@ -8,7 +8,7 @@
 
 A batch is one row. Where nobody can say which way a batch goes it is counted, not guessed. What
 SingleDirectionOffloadingHandler.transfer_async copies is recorded by vLLM's workers (instrument/vllm), with
-the events that it takes itself: it is covered here, and KVTRACE_COPIES=all lifts that.
+the events that it takes itself: it is covered here, or it would count twice.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ def install(torch: Any, copies: Copies) -> None:
     """Wrap what is there, and what will be imported."""
     for module in BATCHED:
         when_imported(module, f"block copies of {module}", _installer(copies))
-    if not copies.every_tensor:
-        when_imported(HANDLER[0], "copies that vLLM times itself", _cover)
+    when_imported(HANDLER[0], "copies that vLLM times itself", _cover)
     runtime = vars(torch.cuda).get("_cudart")
     for name in ("cudaMemcpy", "cudaMemcpyAsync"):
         if runtime is not None and hasattr(runtime, name):
