@@ -62,7 +62,7 @@ def decode(lines: Sequence[bytes], source: str) -> Lookups:
         except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
             bad += 1
             continue
-        if not 0 < time_ns < 2**63:
+        if not (0 < time_ns < 2**63 and 0 < found.chunk_size < 2**63):
             bad += 1
             continue
         asked.append((found.request_id, time_ns))

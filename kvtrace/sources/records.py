@@ -72,7 +72,10 @@ def number(value: Any) -> float | None:
     """A finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # a whole number of more than 308 digits
+        return None
 
 
 def text(value: Any) -> str | None:

@@ -188,7 +188,8 @@ def what_was_published_is_what_the_engine_recorded(recording: Recording) -> None
 def the_storage_trace_knows_the_keys_of_the_lookups(recording: Recording) -> None:
     """Whatever was locked for a request had been asked for by it, under the same key."""
     strangers = recording.rows(
-        "SELECT DISTINCT b.request_id, b.key FROM block b WHERE b.event = 'locked' AND b.request_id IS NOT NULL "
+        "SELECT DISTINCT b.request_id, b.key FROM block b "
+        "WHERE b.event = 'locked' AND b.request_id IS NOT NULL "
         "AND NOT EXISTS (SELECT 1 FROM request_key k WHERE k.request_id = b.request_id AND k.key = b.key "
         "AND k.key_space = b.key_space)"
     )

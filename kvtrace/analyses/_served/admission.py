@@ -27,7 +27,9 @@ WITH named AS (
     UNION SELECT request_id FROM request_key
 )
 SELECT
-    s.request_id, r.request_id IS NOT NULL AS is_request, r.start_ns, r.end_ns, r.ttft_ns, r.status,
+    s.request_id, r.request_id IS NOT NULL AS is_request, r.start_ns, r.end_ns,
+    CASE WHEN r.evidence IS DISTINCT FROM 'predicted' THEN r.ttft_ns END AS ttft_ns,
+    CASE WHEN r.evidence IS DISTINCT FROM 'predicted' THEN r.status END AS status,
     r.process, r.engine, r.prompt_tokens, r.gpu_hit_tokens, r.selected_tokens, r.reported_cached_tokens
 FROM seen s LEFT JOIN request r USING (request_id)
 WHERE s.request_id IS NOT NULL

@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING
 
 from kvtrace import recorder
+from kvtrace.instrument import torch_cuda
 from kvtrace.instrument.vllm import plugin
 from kvtrace.instrument.vllm.identity import identity
 from kvtrace.instrument.vllm.settings import at, settings
@@ -143,6 +144,7 @@ def _ends(*_: Any, **__: Any) -> None:
     Not where the front end is in the same process: that goes on, perhaps with another engine.
     """
     if "api" not in here().roles:
+        torch_cuda.finish()  # copies that are over and were not read yet are rows, the others are counted
         recorder.close()
 
 

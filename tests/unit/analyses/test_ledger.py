@@ -201,3 +201,15 @@ def test_the_verdict_is_that_of_fallbacks(tmp_path: Path) -> None:
 def test_an_id_without_a_request_row_has_what_was_seen_of_it(tmp_path: Path) -> None:
     row = account(tmp_path, asked(), loaded(256, request_id="stray", bytes=7), name="stray")
     assert (row["loaded_bytes"], row["h2d_ns"], row["status"], row["ttft_ns"]) == (7, 20, None, None)
+
+
+def test_a_simulated_request_has_no_measured_time_and_no_status(tmp_path: Path) -> None:
+    forecast = {
+        "op": "request", "request_id": "s", "start_ns": 10, "first_token_ns": 40, "end_ns": 90,
+        "status": "ok", "prompt_tokens": 100, "evidence": "predicted",
+    }  # fmt: skip
+    (row,) = ledger(write_run(tmp_path / "run", span=[forecast])).to_dicts()
+    assert (row["ttft_ns"], row["status"]) == (None, None)
+    seen = forecast | {"start_ns": 1000, "first_token_ns": 1050, "end_ns": 1100, "evidence": "native"}
+    (row,) = ledger(write_run(tmp_path / "both", span=[forecast, seen])).to_dicts()
+    assert (row["ttft_ns"], row["status"]) == (50, "ok")

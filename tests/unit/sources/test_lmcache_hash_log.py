@@ -77,3 +77,17 @@ def test_fields_that_a_later_version_adds_change_nothing() -> None:
 )
 def test_a_log_is_known_by_its_first_line(head: bytes, is_log: bool) -> None:  # noqa: FBT001 - a parameter of the table
     assert looks_like(head) is is_log
+
+
+@pytest.mark.parametrize("size", [0, -256, 2**63])
+def test_a_chunk_size_that_cannot_be_is_a_loss(size: int) -> None:
+    line = {
+        "timestamp": 1.0,
+        "request_id": "r",
+        "model_name": "m",
+        "chunk_size": size,
+        "seq_len": 1,
+        "chunk_hashes": ["0xa"],
+    }
+    found = decode([json.dumps(line).encode()], "log")
+    assert (found.keys, [loss.count for loss in found.losses]) == ((), [1])

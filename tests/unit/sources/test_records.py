@@ -17,6 +17,7 @@ from kvtrace.sources.records import (
     at,
     attributes,
     frame,
+    number,
     span_ns,
     text,
     time_ns,
@@ -97,9 +98,9 @@ def test_rows_come_in_parts_and_counts_at_the_end(monkeypatch: pytest.MonkeyPatc
 
 def test_remarks_and_details_are_bounded_whatever_the_input_names() -> None:
     rows = Rows("source")
-    for number in range(1000):
-        rows.remark(f"remark {number}")
-        rows.refuse(f"detail {number}")
+    for count in range(1000):
+        rows.remark(f"remark {count}")
+        rows.refuse(f"detail {count}")
         rows.ignore("records", [f"field {number}"])
     last = rows.end()
     assert len(last.losses) <= MAX_NAMES + 1
@@ -115,3 +116,8 @@ def test_a_frame_has_the_types_of_its_table() -> None:
     assert found.schema["value"] == pl.Float64
     assert found.to_dicts()[0]["labels"] == {"a": "b"}
     assert found.to_dicts()[1]["labels"] is None
+
+
+def test_a_whole_number_beyond_what_a_float_holds_is_no_number() -> None:
+    assert number(10**400) is None
+    assert number(7) == 7.0
