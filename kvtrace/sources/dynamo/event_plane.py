@@ -9,16 +9,17 @@
 
 Times are the publisher's, in milliseconds. A stored event is a chain: each block's parent is the one before
 it. `tokens_hash` is a hash of one block's tokens alone, no key: it is counted and dropped. Messages are
-numbered from 0 a publisher and topic: a gap is a loss, a number that came before is a duplicate.
+numbered from 0 a publisher and topic (numbering.py): a gap is a loss, one that came before is a duplicate.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.sources.dynamo.names import KEY_SPACE, MS, TIERS, engine, key
-from kvtrace.sources.losses import Loss
+from kvtrace.sources.numbering import Numbering
 from kvtrace.sources.records import (
     Rows,
     at,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from kvtrace.sources.stream import Stream
 
 FORMAT = "dynamo-event-plane"
-MAX_PUBLISHERS = 10_000
+MAX_PUBLISHERS = 1_000
 """Publishers whose numbers are followed; of more than that gaps are not seen, and the report says so."""
 MAX_METRICS = 128
 """Numbers of one message that become metric rows."""
@@ -75,7 +76,7 @@ class Messages:
 
     def __init__(self, source: str) -> None:
         self.rows = Rows(source)
-        self._last: dict[tuple[str, str], tuple[int, int]] = {}
+        self._numbers: dict[tuple[str, str], Numbering] = {}
         self._series: set[tuple[str, ...]] = set()
 
     def take(self, value: Any) -> None:
@@ -107,26 +108,26 @@ class Messages:
             self._unknown(topic, payload, time)
 
     def finish(self) -> None:
-        """Nothing waits."""
+        """What is missing between the messages of each publisher, and what came twice."""
+        for (publisher, topic), numbers in self._numbers.items():
+            for loss in numbers.losses(self.rows.source, f"{topic} of publisher {publisher}"):
+                self.rows.lose(replace(loss, op="publish"))
+            if numbers.began:
+                self.rows.remark("channels whose recording begins after the publisher's first message")
 
     def _is_new(self, publisher: str, topic: str, sequence: int | None, time: int) -> bool:
-        """Whether a message was not there before; what lies between it and the last one is lost."""
+        """Whether a message was not there before."""
         if sequence is None:
             return True
-        known = self._last.get((publisher, topic))
-        if known is None and len(self._last) >= MAX_PUBLISHERS:
-            self.rows.remark("messages of publishers whose numbers are not followed, there being too many")
-            return True
-        last, since = known or (-1, None)
-        if sequence <= last and (sequence or not last):  # 0 after others is a publisher that began anew
-            self.rows.refuse(f"{topic}: numbers that came before", op="publish", cause="duplicate")
-            return False
-        if sequence > last + 1:
-            detail = f"{topic}: messages of one publisher are missing"
-            self.rows.lose(Loss(self.rows.source, "sequence_gap", sequence - last - 1, op="publish",
-                                from_ns=since, to_ns=time, detail=detail))  # fmt: skip
-        self._last[publisher, topic] = (sequence, time)
-        return True
+        numbers = self._numbers.get((publisher, topic))
+        if numbers is None:
+            if len(self._numbers) >= MAX_PUBLISHERS:
+                self.rows.remark(
+                    "messages of publishers whose numbers are not followed, there being too many"
+                )
+                return True
+            numbers = self._numbers[publisher, topic] = Numbering()
+        return numbers.take(sequence, time)
 
     def _blocks(self, payload: Any, time: int, sequence: int | None) -> None:
         """Events of one or several workers."""

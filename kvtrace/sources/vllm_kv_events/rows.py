@@ -111,7 +111,8 @@ class Rows:
         if not 0 <= size <= MAX_INT:
             self.undecodable += 1
             return None
-        tier, part = place(medium, owner)
+        silent = kind == "other" and medium is None  # an event nobody knows says nothing by saying no medium
+        tier, part = (None, None) if silent else place(medium, owner)
         self._shapes[shape] = number = len(self._shapes)
         self._shape_rows.append(
             (

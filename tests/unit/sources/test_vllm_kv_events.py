@@ -274,7 +274,7 @@ def test_an_unknown_event_keeps_its_name_and_its_keys(tmp_path: Path) -> None:
     raw = message(0, {"type": "BlockMoved", "block_hashes": [5], "medium": "CPU"}, ["Odd", 1], removed(1))
     found = decode(tmp_path, raw)
     assert picked(found.tables["block"].to_dicts(), "event", "key", "tier", "reason") == [
-        (None, "0000000000000005", "host", "BlockMoved"), (None, None, "gpu", "Odd"),
+        (None, "0000000000000005", "host", "BlockMoved"), (None, None, None, "Odd"),
         ("removed", "0000000000000001", "gpu", None),
     ]  # fmt: skip
     assert found.notes[0] == "unknown events: BlockMoved (1), Odd (1)"
