@@ -103,13 +103,17 @@ def together(cuts: Segments, user: Ints, block: Requests) -> Together:
 
     request 1   |--A--|-----B-----|               cells   |A|A|B|B| |C|
     request 2     |------C--------|--|                      |C|C|C|C|
+
+    A request without a length has no segment, and still begins or ends its user's window.
     """
     cuts = replace(cuts, e=np.minimum(cuts.e, block.last[user[cuts.request]]))
     cuts = cuts.where(cuts.e > cuts.s)  # an unread first token may lie beyond all ends
     stretch = width(block)
     whose = user[cuts.request]
     base = whose * stretch - block.start[whose]
-    edge = np.unique(np.concatenate([cuts.s + base, cuts.e + base]))
+    own_base = np.arange(block.start.size) * stretch
+    bounds = [own_base, own_base + block.stop - block.start, own_base + block.last - block.start]
+    edge = np.unique(np.concatenate([cuts.s + base, cuts.e + base, *bounds]))
     of = edge // stretch
     inside = np.append(of[1:] == of[:-1], np.zeros(min(edge.size, 1), bool))
     low, high = np.searchsorted(edge, cuts.s + base), np.searchsorted(edge, cuts.e + base)

@@ -198,3 +198,14 @@ def test_a_run_without_requests_has_the_same_columns(tmp_path: Path) -> None:
 def test_by_anything_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="by must be request or user"):
         critical_path(drawn(tmp_path), by="engine")  # type: ignore[arg-type]
+
+
+def test_a_request_without_a_length_still_ends_its_users_window(tmp_path: Path) -> None:
+    """P 0 .. 42, its unread token at 50; d came and went at 100: until then nothing is known of the user.
+
+    p   [compute 10-40)
+    d                                                                    | 100
+    """
+    run = drawn(tmp_path, prefill(0, 42, 50), decode(100, 100), on(step(10, 40, out=1), P))
+    assert path(run) == [(0, 10, "other"), (10, 40, "compute"), (40, 100, "other")]
+    assert path(run, "ttft")[-1][1] == 100
