@@ -67,9 +67,7 @@ def test_what_l1_lost_is_found_below_it(recorded: dict[str, Recording]) -> None:
 
 def test_the_killed_servers_losses_are_counted(recorded: dict[str, Recording]) -> None:
     killed = recorded["server_killed"]
-    rows = killed.rows("SELECT DISTINCT process, cause FROM loss WHERE cause <> 'duplicate'")
-    assert ("lmcache-1", "unclean_end") in rows
-    assert {cause for _, cause in rows} == {"unclean_end"}
+    truths.the_killed_server_lost_spans(killed)
     truths.after_the_kill_nothing_of_the_cache_was_seen(killed)
 
 
