@@ -8,8 +8,9 @@ Frames of a 4-byte big-endian length and msgpack; the first is a header, the oth
     read_prefetched_results  accessed   on entry; its exit is no row: what it frees it does not tell
     finish_read_prefetched   unlocked   read_locks locks of each key
 
-The trace is of calls, not of results: a key that is `locked` or `reserved` was asked for (reason `asked`), it
-may have been missing, or there already. cache_salt is lost by LMCache itself.
+The trace is of calls, not of results: every row has the reason `asked`. A key that was to be locked or
+reserved may have been missing, or there already; one that was to be released may have been released before.
+cache_salt is lost by LMCache itself.
 """
 
 from __future__ import annotations

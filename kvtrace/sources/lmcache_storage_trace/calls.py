@@ -48,7 +48,6 @@ CALLS = {
 """Call -> the event of a row, and its mode."""
 _EXIT = "read_prefetched_results.__exit__"
 _PREFIX = "lmcache.v1.distributed.storage_manager.StorageManager."
-_ASKED = frozenset({"reserved", "locked"})
 _ARGS = frozenset({"keys", "layout_desc", "mode", "spec", "external_request_id", "skip_l2", "read_locks"})
 _NOTE = (
     "is a trace of calls: what a lookup found, what was stored in vain, durations, cache salts and evictions "
@@ -195,7 +194,7 @@ class Calls:
         if count is not None and not 0 <= count < 1 << 63:
             raise ValueError(count)
         ttl = {"locked": self.read_ttl_ns, "reserved": self.write_ttl_ns}.get(event or "")
-        reason = "asked" if event in _ASKED else reason
+        reason = "asked" if event else reason
         self.blocks.extend(
             (
                 time_ns, event, self.tier, "lmcache.l1",

@@ -98,11 +98,11 @@ def test_every_call_is_a_row_a_key(tmp_path: Path) -> None:
     found = decode(tmp_path, raw)
     assert rows(found, "event", "key", "mode", "count", "bytes", "request_id", "ttl_ns", "reason") == [
         ("reserved", "01010101", "reserve", None, 36, None, 600 * 10**9, "asked"),
-        ("written", "01010101", "write", None, None, None, None, None),
-        ("written", "02020202", "write", None, None, None, None, None),
+        ("written", "01010101", "write", None, None, None, None, "asked"),
+        ("written", "02020202", "write", None, None, None, None, "asked"),
         ("locked", "01010101", "read", 3, None, "cmpl-1", 300 * 10**9, "asked"),
-        ("accessed", "01010101", "read", None, None, None, None, None),
-        ("unlocked", "01010101", "read", 2, None, None, None, None),
+        ("accessed", "01010101", "read", None, None, None, None, "asked"),
+        ("unlocked", "01010101", "read", 2, None, None, None, "asked"),
     ]
     assert set(rows(found, "tier", "component", "key_space", "evidence")) == {
         ("host", "lmcache.l1", "lmcache:unknown:tiny", "native")
@@ -225,7 +225,7 @@ def test_calls_and_fields_of_a_later_version_are_kept_raw_and_counted(tmp_path: 
     found = decode(tmp_path, raw)
     assert rows(found, "event", "key", "reason") == [
         (None, "01010101", "evict"),
-        ("written", "02020202", None),
+        ("written", "02020202", "asked"),
     ]
     assert found.notes[-1] == (
         "unknown calls and fields: evict(why) (1), ObjectKey.salt (1), evict (1), finish_write(x) (1)"
