@@ -4,6 +4,9 @@ One event on a stream of our own, on which nothing else runs: it is over microse
 some tries the narrowest counts. One that the device does not get to at once is looked at again later; its
 interval is wider, and still true, but as a first one it would say too little and is thrown away. Nothing here
 waits for a device.
+
+Whoever has two events around a copy asks `times`: the reaper (station.py) for copies of its own, an engine's
+thread (vllm/offload_device.py) for copies that the engine times itself, with less patience.
 """
 
 from __future__ import annotations
@@ -37,11 +40,12 @@ class Anchor(NamedTuple):
 
 
 class Anchors:
-    """The anchors of one device, taken by the reaper alone."""
+    """The anchors of one device, taken by one thread alone, which looks `patience_ns` for a fresh one."""
 
-    def __init__(self, device: Any, index: int) -> None:
+    def __init__(self, device: Any, index: int, *, patience_ns: int = PATIENCE_NS) -> None:
         self._device = device
         self._index = index
+        self._patience_ns = patience_ns
         self._stream: Any = None
         self._late: tuple[Any, int] | None = None
         self._kept: deque[Anchor] = deque(maxlen=KEPT)
@@ -71,6 +75,19 @@ class Anchors:
             if anchor.before_ns <= submit_ns:
                 return anchor
         return self._kept[0] if self._kept else None
+
+    def times(self, submit_ns: int, first: Any, last: Any) -> tuple[int, int] | None:
+        """When, on the host's clock, the device came to two events around a copy; None without an anchor.
+
+        The duration is taken between the two events: over so short a time it is exact. Raises what the device
+        raises.
+        """
+        anchor = self.nearest(submit_ns)
+        if anchor is None:
+            return None
+        start = anchor.device_ns + round(anchor.event.elapsed_time(first) * 1e6)
+        end = start + round(first.elapsed_time(last) * 1e6)
+        return self.mapping.host(start), self.mapping.host(end)
 
     def start_over(self) -> None:
         """The chain is broken: what was measured stays in `facts`, the next anchor is a first one."""
@@ -117,7 +134,7 @@ class Anchors:
             seen = recorder.now()
             if done:
                 return seen
-            if seen - before > PATIENCE_NS:
+            if seen - before > self._patience_ns:
                 return None
 
     def _add(self, event: Any, before: int, seen: int) -> None:

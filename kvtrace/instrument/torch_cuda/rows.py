@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace import recorder
+from kvtrace.instrument import ranks
 
 if TYPE_CHECKING:
     from kvtrace.instrument.scope import Scope
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 TIERS = {"load": ("host", "gpu"), "store": ("gpu", "host")}
 _COLUMNS = (
     "name", "transfer_id", "submit_ns", "start_ns", "end_ns", "bytes", "blocks", "device", "stream",
+    "rank",
 )  # fmt: skip
 
 
@@ -37,7 +39,10 @@ def write(pair: Pair, start_ns: int, end_ns: int, device: str, stream: str) -> N
     """Record one copy that has ended."""
     scope, op = pair.scope, pair.op
     transfer_id = None if scope is None else scope.transfer_id
-    told = (pair.name, transfer_id, pair.submit_ns, start_ns, end_ns, pair.bytes, pair.blocks, device, stream)
+    told = (
+        pair.name, transfer_id, pair.submit_ns, start_ns, end_ns, pair.bytes, pair.blocks, device, stream,
+        ranks.mine(),
+    )  # fmt: skip
     if scope is None or (scope.request_id is None and not scope.members):
         recorder.record((OF_NOBODY[op], *told))
     elif scope.members:

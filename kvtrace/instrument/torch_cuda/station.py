@@ -14,6 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from kvtrace import recorder
+from kvtrace.instrument import scope
 from kvtrace.instrument.torch_cuda import rows
 from kvtrace.instrument.torch_cuda.anchors import Anchors
 from kvtrace.instrument.torch_cuda.pairs import MOST_PAIRS, Pair, Pool
@@ -114,7 +115,7 @@ class Station:
             pair = lane.queue[0]
             try:
                 over = pair.end.query()
-                times = self._times(pair) if over else None
+                times = self.anchors.times(pair.submit_ns, pair.start, pair.end) if over else None
             except Exception as error:  # noqa: BLE001 - destroyed, reset: a device may fail in any way
                 lane.queue.popleft()
                 self._lose(pair, f"event cannot be read: {type(error).__name__}")
@@ -129,18 +130,6 @@ class Station:
             lane.queue.popleft()
             self._errors = 0
             self._write(pair, lane, *times)
-
-    def _times(self, pair: Pair) -> tuple[int, int] | None:
-        """Start and end on the host's clock; None while the device has no anchor.
-
-        The duration is taken between the two events: over so short a time it is exact.
-        """
-        anchor = self.anchors.nearest(pair.submit_ns)
-        if anchor is None:
-            return None
-        start = anchor.device_ns + round(anchor.event.elapsed_time(pair.start) * 1e6)
-        end = start + round(pair.start.elapsed_time(pair.end) * 1e6)
-        return self.anchors.mapping.host(start), self.anchors.mapping.host(end)
 
     def _write(self, pair: Pair, lane: Lane, start_ns: int, end_ns: int) -> None:
         """A copy lies between its call and now, and behind the one before it on its stream.
@@ -159,7 +148,7 @@ class Station:
                 start_ns = lane.last_end_ns
             start_ns = min(max(start_ns, pair.submit_ns), now)
             end_ns = lane.last_end_ns = max(start_ns, min(end_ns, now))
-            rows.write(pair, start_ns, end_ns, self._name, lane.name)
+            scope.within(pair.scope, rows.write, pair, start_ns, end_ns, self._name, lane.name)
             self.pool.give(pair)
 
     def _lose(self, pair: Pair, why: str | None, cause: str = "dropped", *, keep: bool = False) -> None:

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING
 
 from kvtrace import recorder
-from kvtrace.instrument import torch_cuda
+from kvtrace.instrument import ranks, torch_cuda
 from kvtrace.instrument.vllm import plugin
 from kvtrace.instrument.vllm.identity import identity
 from kvtrace.instrument.vllm.settings import at, settings
@@ -27,14 +27,18 @@ ROLES = ("api", "scheduler", "worker")
 class Here:
     """What this process has said of itself; another process, also a forked one, starts anew."""
 
-    __slots__ = ("config", "identified", "pid", "rank", "roles")
+    __slots__ = ("config", "identified", "pid", "roles")
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.roles: set[str] = set()
         self.config: Any = None
         self.identified = False
-        self.rank: int | None = None  # of the worker of this process
+
+    @property
+    def rank(self) -> int | None:
+        """Of the worker of this process; None where there is none."""
+        return ranks.mine()
 
 
 _here = Here()
@@ -134,7 +138,8 @@ def _core_started(config: Any, *_: Any, **__: Any) -> None:
 
 
 def _worker_started(_result: Any, wrapper: Any) -> None:
-    rank = here().rank = int(at(wrapper, "global_rank") or 0)
+    rank = int(at(wrapper, "global_rank") or 0)
+    ranks.tell(rank)
     describe(wrapper.vllm_config, "worker", rank=rank)
 
 

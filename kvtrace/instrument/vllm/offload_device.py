@@ -35,32 +35,19 @@ class Device(Cuda):
         return self._torch.Event(enable_timing=True)
 
 
-class Prompt(Anchors):
-    """Anchors taken by the engine's own thread, which has no time to wait for one."""
-
-    def _seen(self, event: Any, before: int) -> int | None:
-        while True:
-            done = event.query()
-            seen = recorder.now()
-            if done:
-                return seen
-            if seen - before > PATIENCE_NS:
-                return None
-
-
 class Handlers:
     """What the handlers of this process need: a device, and its anchors."""
 
     def __init__(self, device: Any = None) -> None:
         self.device = device
-        self._anchors: dict[int, Prompt] = {}
+        self._anchors: dict[int, Anchors] = {}
 
     def submitted(self, _accepted: Any, handler: Any, *_: Any, **__: Any) -> None:
         """A copy was put on its stream."""
         index = self._index(handler)
         if index is not None:
             if index not in self._anchors:
-                self._anchors[index] = Prompt(self.device, index)
+                self._anchors[index] = Anchors(self.device, index, patience_ns=PATIENCE_NS)
             self._anchors[index].renew()
 
     def asked(self, handler: Any, *_: Any, **__: Any) -> dict[int, Any]:
@@ -77,16 +64,12 @@ class Handlers:
             return
         for result in results:
             transfer = under_way.get(result.job_id)
-            anchor = None if transfer is None else anchors.nearest(recorder.now())
-            if transfer is None or anchor is None:
+            if transfer is None:
                 continue
-            first, last = transfer.start_event, transfer.end_event
-            start = anchor.device_ns + round(anchor.event.elapsed_time(first) * 1e6)
-            end = start + round(first.elapsed_time(last) * 1e6)
-            vars(result)[DEVICE] = (
-                anchors.mapping.host(start), anchors.mapping.host(end), self.device.name(index),
-                f"{transfer.stream.cuda_stream:#x}",
-            )  # fmt: skip
+            seen = anchors.times(recorder.now(), transfer.start_event, transfer.end_event)
+            if seen is not None:
+                stream = f"{transfer.stream.cuda_stream:#x}"
+                vars(result)[DEVICE] = (*seen, self.device.name(index), stream)
 
     def _index(self, handler: Any) -> int | None:
         """The device of a handler's blocks; None for one whose events are not CUDA's."""

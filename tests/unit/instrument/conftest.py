@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kvtrace import recorder
-from kvtrace.instrument import importing, wrapping
+from kvtrace.instrument import importing, ranks, wrapping
 from kvtrace.instrument.vllm import configuration
 from kvtrace.recorder.shapes import DEFINITIONS
 
@@ -59,5 +59,6 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     monkeypatch.setattr(importing, "_statuses", {})
     monkeypatch.setattr(importing, "_waiting", {})
     monkeypatch.setattr(configuration, "_here", configuration.Here())
+    monkeypatch.setattr(ranks, "_told", None)
     monkeypatch.delenv("KVTRACE_FAULT", raising=False)
     return spy

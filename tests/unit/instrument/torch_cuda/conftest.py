@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kvtrace import recorder
-from kvtrace.instrument import importing, wrapping
+from kvtrace.instrument import importing, ranks, wrapping
 from kvtrace.instrument.torch_cuda import blocks, tensors
 from kvtrace.instrument.torch_cuda.copies import Copies
 from kvtrace.recorder.shapes import DEFINITIONS
@@ -56,6 +56,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     for module in (wrapping, importing):
         monkeypatch.setattr(module, "_statuses", {})
     monkeypatch.setattr(importing, "_waiting", {})
+    monkeypatch.setattr(ranks, "_told", None)
     for name in ("KVTRACE_FAULT", "KVTRACE_COPIES", "KVTRACE_NVTX", "KVTRACE_PROFILER", "KVTRACE_DEVICE"):
         monkeypatch.delenv(name, raising=False)
     return spy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -101,6 +102,81 @@ def test_what_vllms_handler_copies_is_left_to_vllms_workers(ops: Any) -> None:
     ops.module.swap_blocks_batch(Numbers([HOST]), Numbers([GPU]), Numbers([8]))
     assert len(ops.here.read()) == 1
     assert ops.here.told.losses == []
+
+
+@pytest.fixture(params=blocks.SIMPLE)
+def simple(world: Callable[..., World], request: pytest.FixtureRequest) -> Any:
+    """A backend of SimpleCPUOffload, which has imported `copy_blocks` by its name."""
+    here = world()
+    here.device.pointers.update({HOST: -1, GPU: 0})
+    module = ModuleType(request.param)
+
+    def copy_blocks(src_block_ids: Any, dst_block_ids: Any, params: Any) -> None:  # noqa: ARG001
+        if params.error:
+            raise RuntimeError("batch memcpy failed")
+        here.device.ran(4096)
+
+    module.copy_blocks = copy_blocks  # type: ignore[attr-defined]
+    ((_, action),) = importing._waiting[request.param]
+    action(module)
+    return SimpleNamespace(here=here, module=module)
+
+
+def bases(src: int, dst: int, *, error: bool = False) -> Any:
+    """BatchMemcpyParams of two layers whose blocks have 100 and 28 bytes."""
+    return SimpleNamespace(
+        src_bases=[src, src], dst_bases=[dst, dst], bpb=Numbers([100, 28]), stream_handle=0xAB, error=error
+    )
+
+
+@pytest.mark.parametrize(("src", "dst", "op"), [(HOST, GPU, "load"), (GPU, HOST, "store")])
+def test_blocks_of_simple_offloading_are_one_row_on_the_stream_of_their_direction(
+    simple: Any, src: int, dst: int, op: str
+) -> None:
+    simple.module.copy_blocks([4, 5, 6], [1, 2, 3], bases(src, dst))
+    (row,) = simple.here.read()
+    assert (row["op"], row["name"], row["stream"]) == (op, "copy_blocks", "0xab")
+    assert (row["blocks"], row["bytes"]) == (3, 3 * 128)
+
+
+def test_simple_offloading_of_no_blocks_or_that_fails_is_no_row(simple: Any) -> None:
+    simple.module.copy_blocks([], [], bases(HOST, GPU))
+    with pytest.raises(RuntimeError, match="batch memcpy failed"):
+        simple.module.copy_blocks([1], [1], bases(HOST, GPU, error=True))
+    assert simple.here.read() == []
+    assert simple.here.told.losses == []
+
+
+def test_blocks_of_simple_offloading_whose_side_nobody_knows_are_counted(simple: Any) -> None:
+    simple.module.copy_blocks([1], [1], bases(UNKNOWN, GPU))
+    assert simple.here.read() == []
+    assert [cause for cause, *_ in simple.here.told.losses] == ["dropped"]
+
+
+def test_what_vllms_runtime_library_copies_inside_a_scope_goes_where_its_pointers_point(
+    world: Callable[..., World],
+) -> None:
+    """It moves weights too, when an engine sleeps: outside of a scope they are no state."""
+    here = world()
+    here.device.pointers.update({HOST: -1, GPU: 0})
+
+    class CudaRTLibrary:
+        def cudaMemcpy(self, dst: Any, src: Any, count: int) -> None:  # noqa: ARG002, N802
+            here.device.ran(0)
+
+    module = ModuleType(blocks.LIBRARY)
+    module.CudaRTLibrary = CudaRTLibrary  # type: ignore[attr-defined]
+    ((_, action),) = importing._waiting[blocks.LIBRARY]
+    action(module)
+    library = CudaRTLibrary()
+    library.cudaMemcpy(GPU, HOST, 64)
+    with request("r1"):
+        library.cudaMemcpy(GPU, ctypes.c_void_p(HOST), 64)
+        library.cudaMemcpy(HOST, GPU, 32)
+        library.cudaMemcpy(GPU, GPU, 16)
+    found = [(row["name"], row["op"], row["bytes"], row["request_id"]) for row in here.read()]
+    assert found == [("cudaMemcpy", "load", 64, "r1"), ("cudaMemcpy", "store", 32, "r1")]
+    assert here.told.losses == []
 
 
 @pytest.mark.parametrize(("kind", "op"), [(1, "load"), (2, "store")])

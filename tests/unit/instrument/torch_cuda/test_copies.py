@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kvtrace.instrument import scope, wrapping
+from kvtrace.instrument import ranks, scope, wrapping
 from kvtrace.instrument.scope import request
 from kvtrace.instrument.torch_cuda.station import Lane
 from tests.unit.instrument.torch_cuda.device import Dtype, Place
@@ -31,7 +31,8 @@ def test_a_copy_to_the_device_is_a_load_with_the_devices_times(world: Callable[.
         "table": "span", "op": "load", "outcome": "ok", "tier_from": "host", "tier_to": "gpu", "clock": "gpu",
         "observer": "worker", "evidence": "shim", "attribution": "request", "name": "copy_",
         "transfer_id": None, "submit_ns": START, "start_ns": row["start_ns"], "end_ns": row["end_ns"],
-        "bytes": 2048, "blocks": None, "device": "stand-in:0", "stream": "0x0", "request_id": "r1",
+        "bytes": 2048, "blocks": None, "device": "stand-in:0", "stream": "0x0", "rank": None,
+        "request_id": "r1",
     }  # fmt: skip
     assert abs(row["start_ns"] - START) < 1_000
     assert abs(row["end_ns"] - row["start_ns"] - 50_000) < 1_000
@@ -44,6 +45,20 @@ def test_a_copy_from_the_device_is_a_store_of_what_crosses(world: Callable[..., 
         here.host(10, 8).copy_(here.gpu(10, 2))
     (row,) = here.read()
     assert (row["op"], row["tier_from"], row["tier_to"], row["bytes"]) == ("store", "gpu", "host", 20)
+
+
+@pytest.mark.parametrize("who", [("r1",), ("r1", "r2"), ()])
+def test_a_copy_says_the_rank_that_its_process_was_told(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, who: tuple[str, ...]
+) -> None:
+    here = world()
+    ranks.tell(3)
+    with request(*who):
+        here.gpu().copy_(here.host())
+    (row,) = here.read()
+    assert row["rank"] == 3
+    monkeypatch.setattr(ranks.os, "getpid", lambda: -1)
+    assert ranks.mine() is None, "a forked child is no rank until it is told one"
 
 
 @pytest.mark.parametrize(

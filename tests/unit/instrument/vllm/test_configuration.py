@@ -94,6 +94,7 @@ def test_a_worker_says_its_rank(told: Told) -> None:
     WorkerWrapperBase().init_device()
     (facts,) = told.described
     assert (facts["role"], facts["attributes"]["rank"]) == ("worker", 3)
+    assert configuration.here().rank == 3
 
 
 def test_a_forked_child_starts_anew(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:

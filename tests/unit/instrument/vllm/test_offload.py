@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kvtrace.instrument import wrapping
-from kvtrace.instrument.vllm import configuration, offload
+from kvtrace.instrument import ranks, wrapping
+from kvtrace.instrument.vllm import offload
 from tests.unit.instrument.vllm.offloading import DiskSpec, Metadata, carried, load, made, store
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def copied(told: Told, own: Any, worker: Any, kind: Any, number: int, **result: 
 
 def test_a_load_is_a_row_from_its_submission_to_its_result(told: Told) -> None:
     own, worker, kind = made()
-    configuration.here().rank = 3
+    ranks.tell(3)
     told.clock = 100
     own.start_kv_transfers(carried(Metadata(load_jobs={7: load("b")}), b=40))
     row = copied(told, own, worker, kind, 7)
