@@ -1,5 +1,7 @@
 """What every Python below `kvtrace run` executes first: a mark that it was here, then who was first before.
 
+vLLM asks for its plugins by itself; LMCache does not, so that its first import arms us (Armed).
+
 Copied into the private folder on PYTHONPATH (see bootstrap.py), never imported from the package. It shadows
 another `sitecustomize`, such as Debian's, and therefore imports that one; what that one raises is raised, as
 if we were not there. It must break no interpreter: its syntax is that of every Python, ours is guarded.
@@ -18,6 +20,25 @@ def _arrive(here):
         os.write(descriptor, line.encode("utf-8", "replace"))
     finally:
         os.close(descriptor)
+
+
+class Armed(object):
+    """A finder that finds nothing: it sees an engine's first import, and has it wrapped from there on."""
+
+    def __init__(self):
+        # type: () -> None
+        self._waiting = {"lmcache": "kvtrace.instrument.lmcache"}
+
+    def find_spec(self, name, path=None, target=None):  # noqa: ARG002 - the signature of a finder
+        # type: (str, object, object) -> None
+        """None, always. It stays where it is: others look at the list of finders while we are in it."""
+        if name in self._waiting:
+            ours = self._waiting.pop(name)
+            try:
+                __import__(ours)
+                sys.modules[ours].install()
+            except Exception:  # noqa: BLE001, S110 - the engine starts, whatever is wrong with us
+                pass
 
 
 def _chain(place):
@@ -44,6 +65,8 @@ try:
     _here = os.path.dirname(os.path.abspath(__file__))
     _place = [os.path.abspath(_entry) for _entry in sys.path].index(_here)
     _arrive(_here)
+    if os.environ.get("KVTRACE_OUT"):
+        sys.meta_path.insert(0, Armed())
 except Exception:  # noqa: BLE001, S110 - an interpreter starts, whatever became of our folder
     pass
 if _place >= 0:

@@ -49,10 +49,10 @@ _known: dict[object, Shape] = {}
 def shape(table: str, columns: tuple[str, ...], *, part: str = "whole", **constants: str | int) -> Shape:
     """A kind of row; the same arguments give the same shape. Cheap, and needs no recording to be going on.
 
-    `table` and `columns` are names of schema.tables.TABLES. Columns may also be `attributes.<key>` and
-    `found_by_tier.<tier>`; values of `members` are None or five equally long sequences (request ids, phases,
-    scheduled tokens, output tokens, computed before). `part` is one of schema.frames.PARTS; all but "whole"
-    have a `span_id`.
+    `table` and `columns` are names of schema.tables.TABLES. Columns may also be `attributes.<key>`,
+    `found_by_tier.<tier>` and `labels.<name>`; values of `members` are None or five equally long sequences
+    (request ids, phases, scheduled tokens, output tokens, computed before). `part` is one of
+    schema.frames.PARTS; all but "whole" have a `span_id`.
     `constants` are columns with one value in all rows.
     """
     columns = tuple(columns)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 ATTRIBUTES = "attributes."
 FOUND_BY_TIER = "found_by_tier."
-_MAPS: dict[str, pa.DataType] = {ATTRIBUTES: pa.string(), FOUND_BY_TIER: pa.int64()}
+LABELS = "labels."
+_MAPS: dict[str, pa.DataType] = {ATTRIBUTES: pa.string(), FOUND_BY_TIER: pa.int64(), LABELS: pa.string()}
 TIMES: dict[str, frozenset[str]] = {
     table: frozenset(column.name for column in columns if column.type == "int64" and "unix ns" in column.doc)
     for table, columns in TABLES.items()
@@ -44,7 +45,7 @@ def typed(rows: pa.Table, table: str) -> pa.Table:
         elif name.startswith(FOUND_BY_TIER):
             kind = pa.int64()
         else:
-            target, kind = name if name.startswith(ATTRIBUTES) else ATTRIBUTES + name, pa.string()
+            target, kind = name if name.startswith((ATTRIBUTES, LABELS)) else ATTRIBUTES + name, pa.string()
         columns[target] = _cast(rows[name], kind)
     return pa.table(columns)
 
@@ -101,7 +102,7 @@ def _moved(times: pa.ChunkedArray, offset_ns: int) -> pa.ChunkedArray:
 
 
 def with_maps(rows: pa.Table) -> pa.Table:
-    """Columns called attributes.<key> and found_by_tier.<tier> as the two maps."""
+    """Columns called attributes.<key>, found_by_tier.<tier> and labels.<name> as maps."""
     for prefix, kind in _MAPS.items():
         names = [name for name in rows.column_names if name.startswith(prefix)]
         if names:

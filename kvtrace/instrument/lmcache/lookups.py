@@ -1,0 +1,103 @@
+"""Lookups: what a request asked for, what was found where, and which keys it asked for.
+
+mp.lookup_prefetch.start ── mp.lookup (keys) ── the storage manager's work ── ... ── .end, when the
+client polls: the interval holds the client's pause, and a client that never asks leaves it open.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvtrace.instrument.lmcache.keys import tenant
+from kvtrace.instrument.lmcache.pairs import MOST, Pairs
+from kvtrace.recorder import shape
+from kvtrace.schema.lmcache_keys import key_space
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kvtrace.instrument.lmcache.blocks import Handler, Row
+
+EARLY = {
+    "empty_chunk_hashes": "below_chunk",
+    "no_gpu_context": "no_context",
+    "no_group_layout_descs": "no_context",
+}
+"""LMCache's word for a lookup that asked nothing -> ours."""
+_END = (
+    "end_ns", "requested_tokens", "found_tokens", "found_by_tier.host", "found_by_tier.disk",
+    "found_by_tier.peer", "found_by_tier.object", "found_by_tier.unknown", "outcome", "reason", "identity_id",
+    "attributes.early_exit_reason", "attributes.model_name",
+)  # fmt: skip
+_TIERS = ("host", "disk", "peer", "object", "unknown")
+_WHOLE = {
+    "op": "lookup", "name": "mp.lookup_prefetch", "component": "lmcache", "observer": "server",
+    "evidence": "native", "attribution": "request",
+}  # fmt: skip
+OPEN = shape("span", ("span_id", "request_id", "start_ns", "attempt"), part="open", **_WHOLE)
+CLOSE = shape("span", ("span_id", *_END), part="close")
+ALONE = shape("span", ("request_id", *_END), **_WHOLE)
+"""An end whose start was not seen."""
+KEY = shape(
+    "request_key",
+    ("request_id", "attempt", "position", "key_space", "key", "tokens", "time_ns"),
+    source="lmcache.mp.lookup",
+)
+
+
+class Lookups:
+    """Lookups under way, and how often each request asked."""
+
+    def __init__(self, first_tier: str = "host", second_tier: str = "unknown") -> None:
+        self.first_tier, self.second_tier = first_tier, second_tier
+        self._open = Pairs()
+        self._attempts: dict[str, int] = {}
+
+    def handlers(self) -> dict[str, Handler]:
+        """Name of an event -> what decodes it."""
+        return {
+            "mp.lookup_prefetch.start": self._start,
+            "mp.lookup_prefetch.end": self._end,
+            "mp.lookup": self._keys,
+        }
+
+    def _start(self, _seq: int, at: int, sid: str, _metadata: dict[str, Any]) -> list[Row]:
+        attempt = self._attempts.pop(sid, 0) + 1
+        if len(self._attempts) >= MOST:
+            self._attempts.pop(next(iter(self._attempts)))
+        self._attempts[sid] = attempt
+        return [(OPEN, self._open.begin(sid), sid, at, attempt)]
+
+    def _end(self, _seq: int, at: int, sid: str, metadata: dict[str, Any]) -> list[Row]:
+        said = (at, *self._answer(metadata), metadata.get("model_name") or None)
+        span, _ = self._open.end(sid)
+        return [(CLOSE, span, *said)] if span is not None else [(ALONE, sid, *said)]
+
+    def _answer(self, metadata: dict[str, Any]) -> tuple[object, ...]:
+        asked, found = metadata.get("requested_tokens"), metadata.get("hit_tokens")
+        by_tier: dict[str, int] = {}
+        for tier, name in ((self.first_tier, "l1_hit_tokens"), (self.second_tier, "l2_hit_tokens")):
+            if isinstance(metadata.get(name), int):
+                by_tier[tier] = by_tier.get(tier, 0) + metadata[name]
+        early = metadata.get("early_exit_reason") or None
+        reason = None if early is None else EARLY.get(early, "unknown")
+        outcome = "skipped" if early else _outcome(asked, found)
+        where = (by_tier.get(tier) for tier in _TIERS)
+        return asked, found, *where, outcome, reason, tenant(metadata.get("cache_salt") or ""), early
+
+    def _keys(self, _seq: int, at: int, sid: str, metadata: dict[str, Any]) -> list[Row]:
+        request = metadata.get("request_id") or sid
+        space, tokens = key_space(str(metadata.get("model_name"))), metadata.get("chunk_size")
+        attempt = self._attempts.get(request)
+        return [
+            (KEY, request, attempt, position, space, chunk.hex(), tokens, at)
+            for position, chunk in enumerate(metadata.get("chunk_hashes") or ())
+        ]
+
+
+def _outcome(asked: Any, found: Any) -> str | None:
+    if not isinstance(found, int):
+        return None
+    if not found:
+        return "miss"
+    return "ok" if isinstance(asked, int) and found >= asked else "partial"
