@@ -8,6 +8,7 @@ loses. Nothing of an engine is imported on its behalf: a module is wrapped when 
     scope.py       which request this code works for: kvtrace.request
     transferring.py  one row a call of a connector's own function: kvtrace.transfer
     torch_cuda/    copies between host and device, timed on the device
+    autoinstrument/  OpenTelemetry's own way in: scopes and calls of a script as spans of its own provider
     vllm/          vLLM: one general plugin, run in the API server, EngineCore and every worker
 """
 

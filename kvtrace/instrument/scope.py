@@ -11,16 +11,27 @@ here: without a recording a scope costs setting a context variable.
 from __future__ import annotations
 
 from contextvars import ContextVar
+from time import monotonic_ns
 
 TYPE_CHECKING = False  # importing typing costs an engine's start more than this file
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextvars import Token
+    from typing import Protocol
+
+    class Followed(Protocol):
+        """A scope that somebody follows while it lasts: `scope` is the one to be in, `end` never raises."""
+
+        scope: Scope
+
+        def end(self, row: tuple[object, ...] | None = None, error: object = None) -> None:
+            """It is over, and what a recording would say of it, if anything."""
 
 
 class Scope:
     """For whom copies are made: one request, several (`members`), or what somebody nearer records itself."""
 
-    __slots__ = ("covered", "members", "request_id", "transfer_id")
+    __slots__ = ("covered", "members", "request_id", "span", "transfer_id")
 
     def __init__(
         self,
@@ -29,11 +40,13 @@ class Scope:
         members: tuple[str, ...] = (),
         transfer_id: str | None = None,
         covered: bool = False,
+        span: object = None,
     ) -> None:
         self.request_id = request_id
         self.members = members
         self.transfer_id = transfer_id
         self.covered = covered
+        self.span = span
 
 
 COVERED = Scope(covered=True)
@@ -41,6 +54,8 @@ COVERED = Scope(covered=True)
 _scope: ContextVar[Scope | None] = ContextVar("kvtrace_scope", default=None)
 current = _scope.get
 """The scope of this thread or task; None outside of all."""
+follow: Callable[[Scope, str | None, int], Followed | None] | None = None
+"""Asked when a scope begins: (scope, its operation or None, monotonic ns). Set by autoinstrument/."""
 
 
 def enter(scope: Scope) -> Token[Scope | None]:
@@ -56,6 +71,18 @@ def leave(token: Token[Scope | None]) -> None:
         _scope.set(None)
 
 
+def within(mine: Scope | None, action: Callable[..., object], *args: object) -> None:
+    """Call `action(*args)` in the scope that another thread was in, if somebody follows it."""
+    if mine is None or mine.span is None:
+        action(*args)
+        return
+    token = enter(mine)
+    try:
+        action(*args)
+    finally:
+        leave(token)
+
+
 class request:  # noqa: N801 - read as `with kvtrace.request(id):`
     """`with kvtrace.request(id):` names the request of everything copied inside; several ids share copies.
 
@@ -63,16 +90,21 @@ class request:  # noqa: N801 - read as `with kvtrace.request(id):`
     entered again, also inside itself. Never raises.
     """
 
-    __slots__ = ("_scope", "_tokens")
+    __slots__ = ("_entered", "_scope")
 
     def __init__(self, *request_ids: str, transfer_id: str | None = None) -> None:
         one = request_ids[0] if len(request_ids) == 1 else None
         members = request_ids if len(request_ids) > 1 else ()
         self._scope = Scope(one, members=members, transfer_id=transfer_id)
-        self._tokens: list[Token[Scope | None]] = []
+        self._entered: list[tuple[Token[Scope | None], Followed | None]] = []
 
     def __enter__(self) -> None:
-        self._tokens.append(_scope.set(self._scope))
+        followed = None if follow is None else follow(self._scope, None, monotonic_ns())
+        mine = self._scope if followed is None else followed.scope
+        self._entered.append((_scope.set(mine), followed))
 
-    def __exit__(self, *_: object) -> None:
-        leave(self._tokens.pop())
+    def __exit__(self, _kind: object, error: object, _traceback: object) -> None:
+        token, followed = self._entered.pop()
+        leave(token)
+        if followed is not None:
+            followed.end(None, error)

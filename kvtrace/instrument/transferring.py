@@ -59,7 +59,7 @@ def transfer(
     shape = recorder.shape("span", _COLUMNS, clock="host", evidence="shim", **constants)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        call = Call(function, shape, device, dict(names or {}))
+        call = Call(function, shape, op, device, dict(names or {}))
 
         @wraps(function)
         def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -97,7 +97,12 @@ class Call:
     """What is known of one decorated function. Neither method raises."""
 
     def __init__(
-        self, function: Callable[..., Any], shape: recorder.Shape, device: str | None, names: dict[str, str]
+        self,
+        function: Callable[..., Any],
+        shape: recorder.Shape,
+        op: str,
+        device: str | None,
+        names: dict[str, str],
     ) -> None:
         code = getattr(function, "__code__", None)
         places = () if code is None else code.co_varnames[: code.co_argcount]
@@ -107,6 +112,7 @@ class Call:
         }
         self._name = getattr(function, "__qualname__", type(function).__qualname__)
         self._shape = shape
+        self._op = op
         self._device = device
 
     def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -119,16 +125,18 @@ class Call:
             if found["request_id"] is None and outer is not None:
                 found["request_id"] = outer.request_id
             transfer_id = (outer and outer.transfer_id) or f"{self._name}/{recorder.next_id():x}"
-            token = scope.enter(scope.Scope(found["request_id"], transfer_id=transfer_id))
-            return found, transfer_id, token, recorder.now()
+            mine, start_ns = scope.Scope(found["request_id"], transfer_id=transfer_id), recorder.now()
+            followed = None if scope.follow is None else scope.follow(mine, self._op, start_ns)
+            token = scope.enter(mine if followed is None else followed.scope)
         except Exception as error:  # noqa: BLE001 - never into the engine
             lose(self._name, error)
             return None
+        return found, transfer_id, token, start_ns, followed
 
     def end(self, begun: Any, result: Any, error: BaseException | None) -> None:
         """After the call: its row."""
         try:
-            found, transfer_id, token, start_ns = begun
+            found, transfer_id, token, start_ns, followed = begun
             end_ns = recorder.now()
             scope.leave(token)
             if result is not None:
@@ -136,10 +144,14 @@ class Call:
             told = (found["request_id"], *(_number(found[value]) for value in VALUES[1:]))
             attribution = "operation" if found["request_id"] is None else "request"
             outcome, reason = ("ok", None) if error is None else _fate(error)
-            recorder.record(
-                (self._shape, *told, transfer_id, self._name, start_ns, end_ns, outcome, reason, attribution,
-                 self._device)
+            row = (
+                self._shape, *told, transfer_id, self._name, start_ns, end_ns, outcome, reason, attribution,
+                self._device,
             )  # fmt: skip
+            if followed is None:
+                recorder.record(row)
+            else:
+                followed.end(row, error)
         except Exception as failure:  # noqa: BLE001 - never into the engine
             lose(self._name, failure)
 

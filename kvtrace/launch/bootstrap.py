@@ -21,6 +21,10 @@ PACKAGE = "kvtrace"
 REACHED = "reached"
 ENTRY_POINTS = """[vllm.general_plugins]
 kvtrace = kvtrace.instrument.vllm:register
+
+[opentelemetry_instrumentor]
+kvtrace = kvtrace.instrument.autoinstrument.instrumentors:KvtraceInstrumentor
+kvtrace_lmcache = kvtrace.instrument.autoinstrument.instrumentors:LMCacheInstrumentor
 """
 
 

@@ -28,8 +28,15 @@ from kvtrace.recorder.shapes import IDENTITY, Shape, shape
 from kvtrace.schema.frames import ID_SHIFT, PREFIX_BITS
 
 __all__ = [
-    "Shape", "close", "describe", "enabled", "flush", "identity", "lost", "next_id", "now", "record", "shape",
+    "Shape", "close", "describe", "divert", "enabled", "flush", "identity", "lost", "next_id", "now",
+    "record", "shape",
 ]  # fmt: skip
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Taker = Callable[[tuple[object, ...]], object]
 
 _local = Local()
 _recordings: dict[int, Recording] = {}
@@ -38,6 +45,16 @@ _OFF = Buffer(None, 0)
 """Of threads whose rows nobody writes; stays empty."""
 _prefix = 0
 _ids = count()
+_taker: Taker | None = None
+
+
+def divert(taker: Taker | None) -> None:
+    """Hand each row to `taker`, in the thread that records it, where no recording is asked for; None ends it.
+
+    With KVTRACE_OUT rows are written, and `taker` sees none of them. What it raises goes nowhere.
+    """
+    global _taker
+    _taker = taker
 
 
 def record(row: tuple[object, ...]) -> None:
@@ -97,12 +114,12 @@ def lost(cause: str, count: int = 1, *, op: str | None = None, detail: str | Non
 
 
 def enabled() -> bool:
-    """Whether this process records: KVTRACE_OUT names a directory, and close() was not called."""
+    """Whether rows are wanted: KVTRACE_OUT names a directory and close() was not called, or `divert` was."""
     try:
         recording = _recordings.get(os.getpid())
         if recording is not None:
             return not recording.closed
-        return os.path.isdir(_out())
+        return os.path.isdir(_out()) or (_taker is not None and not _out())
     except Exception:  # noqa: BLE001 - never into the engine
         return False
 
@@ -160,6 +177,8 @@ def _first(row: tuple[object, ...]) -> None:
         recording = _recording()
         if recording is None or recording.closed:
             _local.buffer = _OFF
+            if recording is None and _taker is not None:
+                _taker(row)
             return
         token = Token()
         buffer = Buffer(token)
@@ -180,6 +199,8 @@ def _crowded(buffer: Buffer, row: tuple[object, ...]) -> None:
     elif _recordings:  # a fork that ran no hooks: what waits is the parent's
         _begin_process()
         _first(row)
+    elif _taker is not None and not _out():
+        _taker(row)
 
 
 def _at_exit() -> None:

@@ -7,14 +7,15 @@
     anchors.py    the device's clock beside the host's         cuda.py      the real device
     mapping.py    device time -> host time                     stand_in.py  one without a GPU, for tests
 
-Idle unless KVTRACE_OUT is set and this process's torch can use a GPU (KVTRACE_DEVICE=stand-in: the stand-in
-device instead). Torch is never imported from here, and CUDA is never initialised. Also read: KVTRACE_COPIES
-(scoped, all, off), KVTRACE_NVTX, KVTRACE_PROFILER.
+Idle unless this process records (KVTRACE_OUT, or see autoinstrument/) and its torch can use a GPU
+(KVTRACE_DEVICE=stand-in: the stand-in device instead). Torch is never imported from here, and CUDA is never
+initialised. Also read: KVTRACE_COPIES (scoped, all, off), KVTRACE_NVTX, KVTRACE_PROFILER.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 
 TYPE_CHECKING = False  # importing typing costs an engine's start more than this package
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ _here: dict[int, Copies] = {}
 
 def install() -> None:
     """Wrap this process's torch now, or when it is imported; never raises, once a process."""
-    if not os.environ.get("KVTRACE_OUT") or os.environ.get("KVTRACE_COPIES") == "off":
+    asked = os.environ.get("KVTRACE_OUT") or "kvtrace.recorder" in sys.modules  # that knows other ways out
+    if not asked or os.environ.get("KVTRACE_COPIES") == "off":
         return
     try:
         from kvtrace import recorder

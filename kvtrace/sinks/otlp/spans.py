@@ -11,7 +11,8 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 
 from kvtrace import __version__
 from kvtrace.schema.attributes import CANONICAL, FOUND_BY_TIER_PREFIX, MEMBERS
-from kvtrace.sinks.otlp.traces import API, SCHEDULER, operation_trace, request_span
+from kvtrace.schema.traces import operation_trace, request_span
+from kvtrace.sinks.otlp.traces import API, SCHEDULER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

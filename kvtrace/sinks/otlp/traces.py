@@ -9,11 +9,12 @@ are hashes of its id. A request's trace is the caller's (W3C traceparent) where 
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from kvtrace.schema.traces import own_trace, request_span
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,25 +25,6 @@ SCHEDULER = "scheduler"
 CALLERS = 200_000
 """Requests whose caller's trace is remembered; the oldest is forgotten first."""
 _TRACE_DIGITS = 32
-
-
-def own_trace(request_id: str) -> int:
-    """The trace of a request whose caller named none: the first 128 bits of its id's SHA-256."""
-    return _bits(request_id, 16)
-
-
-def request_span(request_id: str, observer: str) -> int:
-    """Span id of what one observer recorded of a request."""
-    return _bits(f"{request_id}\0{observer}", 8)
-
-
-def operation_trace(run_id: str, span_id: int) -> int:
-    """The trace of a row that no single request owns, such as a step."""
-    return _bits(f"{run_id}\0{span_id}", 16)
-
-
-def _bits(text: str, size: int) -> int:
-    return int.from_bytes(sha256(text.encode("utf-8", "surrogatepass")).digest()[:size]) or 1
 
 
 class Traces:

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
@@ -92,8 +93,16 @@ def test_what_declares_the_plugin_of_an_install_declares_the_same(folder: Path) 
     declared = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"][
         "entry-points"
     ]
-    assert declared == {"vllm.general_plugins": {"kvtrace": "kvtrace.instrument.vllm:register"}}
-    assert (next(folder.glob("*.dist-info")) / "entry_points.txt").read_text() == bootstrap.ENTRY_POINTS
+    assert declared.pop("vllm.general_plugins") == {"kvtrace": "kvtrace.instrument.vllm:register"}
+    ours = declared.pop("opentelemetry_instrumentor")  # loaded by opentelemetry-instrument alone
+    assert list(ours) == ["kvtrace", "kvtrace_lmcache"]
+    assert declared == {}
+    text = (next(folder.glob("*.dist-info")) / "entry_points.txt").read_text()
+    assert text == bootstrap.ENTRY_POINTS
+    linked = ConfigParser()
+    linked.read_string(text)
+    assert dict(linked["opentelemetry_instrumentor"]) == ours
+    assert set(linked.sections()) == {"vllm.general_plugins", "opentelemetry_instrumentor"}
 
 
 def test_another_sitecustomize_runs_as_if_ours_were_not_there(folder: Path, tmp_path: Path) -> None:

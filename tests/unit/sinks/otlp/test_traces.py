@@ -4,8 +4,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kvtrace.schema.traces import own_trace, request_span
 from kvtrace.sinks.otlp.spans import Spans
-from kvtrace.sinks.otlp.traces import Traces, own_trace, request_span
+from kvtrace.sinks.otlp.traces import Traces
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 from tests.unit.sinks.otlp.drawn import (
