@@ -1,5 +1,6 @@
 """Foreign files -> a run: look, decode, join, count what was lost; the whole run or nothing.
 
+    placing.py   where the run is built
     formats.py   which decoder a file needs, by looking at it
     reading.py   one input after the other into the staging area; runs.py for runs as inputs
     staging.py   what the decoders gave, on disk, until the whole is known; facts.py what joins need of it
@@ -12,21 +13,20 @@ grows with the input in memory are names and hashes of requests and spans (BENCH
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvtrace.errors import InputError, RunError, RunExistsError
+from kvtrace.errors import InputError
 from kvtrace.importer.formats import ALIASES, FORMATS
 from kvtrace.importer.joining import join
+from kvtrace.importer.placing import building
 from kvtrace.importer.reading import InputReport, read_inputs
 from kvtrace.importer.staging import Staging
 from kvtrace.importer.writing import write_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 __all__ = ["ALIASES", "FORMATS", "ImportReport", "InputReport", "import_files"]
 
@@ -56,19 +56,10 @@ def import_files(
         InputError: an input is missing, is nothing that kvtrace knows, or nothing at all could be read.
         RunError: the disk is full or read-only.
     """
-    try:
-        taken = out.exists() or out.is_symlink()
-    except OSError as error:
-        raise RunError(
-            f"{out}: cannot be reached ({error.strerror or error}); choose an --out you can write."
-        ) from error
-    if taken:
-        raise RunExistsError(f"{out}: exists already; choose another --out, nothing is written over.")
-    if not inputs:
-        raise InputError("import: no input was named; give files or folders of traces.")
-    building, made = _building_place(out)
-    try:
-        staging = Staging(building / "staging")
+    with building(out, "importing") as folder:
+        if not inputs:
+            raise InputError("import: no input was named; give files or folders of traces.")
+        staging = Staging(folder / "staging")
         reports = read_inputs(
             inputs,
             staging,
@@ -77,38 +68,7 @@ def import_files(
             on_progress=on_progress or (lambda *_: None),
         )
         rows = write_run(
-            building / "run", staging, join(staging), reports, keep_content=keep_content, group=group
+            folder / "run", staging, join(staging), reports, keep_content=keep_content, group=group
         )
-        (building / "run").replace(out)
-    except OSError as error:
-        _remove(made)
-        raise RunError(
-            f"{out}: cannot be written ({error.strerror or error}); nothing was kept. Free space, or choose "
-            "another --out."
-        ) from error
-    except BaseException:
-        _remove(made)
-        raise
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
+        (folder / "run").replace(out)
     return ImportReport(out, tuple(reports), rows)
-
-
-def _building_place(out: Path) -> tuple[Path, list[Path]]:
-    """A private folder beside the run, so that renaming it is one step; and the parents made for it."""
-    parent = out.absolute().parent
-    missing = [folder for folder in (parent, *parent.parents) if not folder.exists()]
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix=f".{out.name}.importing-", dir=parent)), missing
-    except OSError as error:
-        _remove(missing)
-        raise RunError(
-            f"{out}: cannot be made ({error.strerror or error}); choose an --out in a folder you can write."
-        ) from error
-
-
-def _remove(made: list[Path]) -> None:
-    """Remove the parents that were made for a run that came to nothing, the innermost first."""
-    for folder in made:
-        shutil.rmtree(folder, ignore_errors=True)

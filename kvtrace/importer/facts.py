@@ -10,6 +10,7 @@ lookups    lookups of servers
 drops      stores that stored nothing, reason unknown
 parents    parents of a server's spans; own: the server's spans; servers: its processes
 transfers  numbers of a server's transfers
+moves      transfers by worker, as LMCache's client and its server saw them
 processes  first and last record
 """
 
@@ -72,6 +73,19 @@ COLUMNS: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
     "own": {"span_id": pl.UInt64},
     "servers": {"process": pl.String},
     "transfers": {"process": pl.String, "number": pl.Int64, "start_ns": pl.Int64},
+    "moves": {
+        "row": pl.Int64,
+        "request_id": pl.String,
+        "engine_id": pl.String,
+        "op": pl.String,
+        "observer": pl.String,
+        "transfer_id": pl.String,
+        "start_ns": pl.Int64,
+        "submit_ns": pl.Int64,
+        "begin_ns": pl.Int64,
+        "end_ns": pl.Int64,
+        "is_span": pl.Boolean,
+    },
     "processes": {"process": pl.String, "first_ns": pl.Int64, "last_ns": pl.Int64},
 }
 
@@ -131,9 +145,26 @@ class Facts:
         drops = holds(rows, "op", "drop") & holds(rows, "reason", "unknown")
         self.keep("drops", _select(rows, drops, first, "drops"))
         self._servers(rows, server, first)
+        self._moves(rows, first)
         everything = np.ones(rows.num_rows, bool)
         seen = _lives(rows, "process", everything)
         self.keep("processes", seen.rename({"start_ns": "first_ns", "end_ns": "last_ns"}))
+
+    def _moves(self, rows: pa.Table, first: int) -> None:
+        """Of loads and stores that name the worker; `is_span` where LMCache's own tracing told it."""
+        own = holds(rows, "op", "load", "store", "drop") & holds(rows, "observer", "client", "server")
+        if not own.any() or "attributes" not in rows.column_names:
+            return
+        at = np.flatnonzero(own)
+        moves = _select(
+            rows, own, first, "row", "request_id", "op", "observer", "transfer_id", "start_ns", "submit_ns",
+            "end_ns", "trace_id",
+        ).with_columns(
+            engine_id=_attribute(rows["attributes"].take(pa.array(at)), "engine_id"),
+            begin_ns="start_ns",
+            is_span=pl.col("trace_id").is_not_null(),
+        )  # fmt: skip
+        self.keep("moves", moves.drop_nulls(["engine_id", "request_id"]))
 
     def _servers(self, rows: pa.Table, server: npt.NDArray[np.bool_], first: int) -> None:
         """What a cache server's spans say about those that are missing."""
@@ -208,6 +239,23 @@ def _select(rows: pa.Table, mask: npt.NDArray[np.bool_], first: int, *names: str
             )
             columns[name] = pl.Series([None], dtype=kind).new_from_index(0, at.size)
     return pl.DataFrame(columns)
+
+
+def _attribute(maps: pa.ChunkedArray, name: str) -> pl.Series:
+    """One attribute of some rows, null where they have none of that name."""
+    whole = maps.combine_chunks()
+    whole = pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
+    lengths = whole.value_lengths().fill_null(0).to_numpy() if len(whole) else np.empty(0, np.int64)
+    row = np.repeat(np.arange(len(whole)), lengths)
+    first = whole.offsets[0].as_py() if len(whole) else 0
+    keys = pl.Series(whole.keys[first : first + row.size]).cast(pl.String)
+    values = pl.Series(whole.items[first : first + row.size]).cast(pl.String)
+    own = (keys == name).to_numpy()
+    found = pl.DataFrame({"row": row[own], "value": values.filter(pl.Series(own))}).unique(
+        "row", keep="first"
+    )
+    at = pl.DataFrame({"row": np.arange(len(whole))})
+    return at.join(found, on="row", how="left", maintain_order="left")["value"]
 
 
 def _hashes(rows: pa.Table) -> npt.NDArray[np.uint64]:

@@ -3,6 +3,7 @@
 naming.py           one request under all of its names
 duplicates.py       one span once
 contradictions.py   what one source says is missing from another
+transfers.py        one transfer of LMCache, as its client and its server saw it
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from kvtrace.importer.contradictions import missing_spans
 from kvtrace.importer.duplicates import duplicates
 from kvtrace.importer.naming import Names, resolve
 from kvtrace.importer.renaming import renamed
+from kvtrace.importer.transfers import Ties, tie, tied
 from kvtrace.sources.dialects.columns import ID_KIND
 from kvtrace.sources.losses import JOIN, Loss
 
@@ -38,6 +40,7 @@ class Joined:
     names: Names
     duplicate_drops: npt.NDArray[np.int64]
     found: list[Loss]
+    ties: Ties
     unclear: list[int]
 
     def losses(self) -> list[Loss]:
@@ -57,9 +60,9 @@ def join(staging: Staging) -> Joined:
     extra, losses = duplicates(facts, staging.chunks())
     names = resolve(facts, asked)
     lookups = facts.table("lookups").filter(~pl.col("row").is_in(pl.Series(extra).implode()))
-    return Joined(
-        extra, names, _duplicate_drops(facts, lookups), [*losses, *missing_spans(facts, lookups, asked)], []
-    )
+    ties = tie(facts, extra)
+    losses += [*ties.losses, *missing_spans(facts, lookups, asked)]
+    return Joined(extra, names, _duplicate_drops(facts, lookups), losses, ties, [])
 
 
 def _duplicate_drops(facts: Facts, lookups: pl.DataFrame) -> npt.NDArray[np.int64]:
@@ -79,6 +82,7 @@ def joined_rows(staging: Staging, joined: Joined) -> Iterator[pa.Table]:
         after = first + staged.num_rows
         chunk, unclear = renamed(staged, joined.names)
         joined.unclear.append(unclear)
+        chunk = tied(chunk, first, joined.ties)
         drops = _own(joined.duplicate_drops, first, after)
         if drops.size:
             is_duplicate = np.zeros(chunk.num_rows, bool)

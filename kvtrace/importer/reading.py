@@ -18,7 +18,6 @@ from kvtrace.importer.runs import read_run
 from kvtrace.importer.spools import read_spools, whole
 from kvtrace.sources import lmcache_hash_log, otlp, recording
 from kvtrace.sources.decoded import Options
-from kvtrace.sources.dialects import to_words
 from kvtrace.sources.losses import Loss
 from kvtrace.sources.otlp.framing import batches
 from kvtrace.sources.otlp.sniffing import JSON
@@ -40,6 +39,11 @@ class InputReport:
     other_rows: int
     lost: dict[str, int]
     notes: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """What run.json calls it."""
+        return self.path.name
 
 
 def read_inputs(
@@ -187,19 +191,7 @@ def _otlp(path: Path, source: str, kind: str, staging: Staging, *, keep_content:
     """OTLP traces, batch by batch; returns how many spans there were."""
     spans = 0
     for batch in otlp.read(path, kind=kind, keep_content=keep_content):
-        staging.losses.extend(
-            Loss(source, "undecodable", item.count, detail=item.detail) for item in batch.undecodable
-        )
-        staging.add_content(dict(batch.content))
-        spans += batch.spans.num_rows
-        if batch.spans.num_rows:
-            words = to_words(batch, source)
-            staging.add_spans(words.spans)
-            staging.losses.extend(words.losses)
-            if words.aliases is not None:
-                staging.facts.keep("given", words.aliases)
-            for process in words.processes:
-                staging.add_process(process)
+        spans += staging.take_spans(batch, source)
     return spans
 
 

@@ -12,27 +12,34 @@ import pyarrow.feather as feather
 from kvtrace.importer.arrowing import arrow_rows
 from kvtrace.importer.facts import Facts
 from kvtrace.sinks.parquet.arrow import conform, together, with_used_texts
-from kvtrace.sources.dialects import STAGED
+from kvtrace.sources.dialects import STAGED, to_words
+from kvtrace.sources.losses import Loss
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from kvtrace.sources.decoded import Decoded
-    from kvtrace.sources.losses import Loss
+    from kvtrace.sources.otlp.batch import SpanBatch
 
 ROWS_A_FILE = 120_000
 ROWS_A_TABLE = 400_000
 """As long as everything fits into memory: larger tables, fewer times the cost of each."""
 HELD_BYTES = 192 << 20
 """Rows that fit into this stay in memory, and are neither written nor read again."""
+PARTS_A_TABLE = 512
+"""Small parts, as a live source sends them, become one table when they are so many."""
 
 
 @dataclass
 class Staging:
-    """Span rows and facts about them, in files when they are many; the small tables in memory."""
+    """Span rows and facts about them, in files when they are many; the small tables in memory.
+
+    lasting: nobody knows how much will come: rows go to disk from the first on
+    """
 
     folder: Path
+    lasting: bool = False
     facts: Facts = field(init=False)
     identities: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
     processes: dict[str | None, dict[str, str | None]] = field(default_factory=dict)
@@ -60,7 +67,8 @@ class Staging:
                 self._held.append(part)
                 self._held_rows += part.num_rows
                 self.spans += part.num_rows
-        if self._held_rows >= (ROWS_A_FILE if self._files else ROWS_A_TABLE):
+        in_files = self._files or self.lasting
+        if self._held_rows >= (ROWS_A_FILE if in_files else ROWS_A_TABLE) or len(self._held) > PARTS_A_TABLE:
             self.flush()
 
     def flush(self) -> None:
@@ -72,7 +80,7 @@ class Staging:
         self.facts.gather(rows, self.spans - rows.num_rows)
         self._whole.append(rows)
         self._whole_bytes += rows.nbytes
-        if self._files or self._whole_bytes > HELD_BYTES:
+        if self._files or self.lasting or self._whole_bytes > HELD_BYTES:
             self._write()
 
     def _write(self) -> None:
@@ -92,6 +100,22 @@ class Staging:
         yield from self._whole
         for path in sorted(self.folder.glob("rows-*.arrow")):
             yield feather.read_table(str(path), memory_map=False)
+
+    def take_spans(self, batch: SpanBatch, source: str) -> int:
+        """Stage a batch of OTLP spans in our words; returns how many spans it has."""
+        self.losses.extend(
+            Loss(source, "undecodable", item.count, detail=item.detail) for item in batch.undecodable
+        )
+        self.add_content(dict(batch.content))
+        if batch.spans.num_rows:
+            words = to_words(batch, source)
+            self.add_spans(words.spans)
+            self.losses.extend(words.losses)
+            if words.aliases is not None:
+                self.facts.keep("given", words.aliases)
+            for process in words.processes:
+                self.add_process(process)
+        return batch.spans.num_rows
 
     def take(self, part: Decoded, source: str, kind: str) -> tuple[int, int]:
         """Stage what a decoder gave of an input; returns how many spans and how many other rows it has."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import polars as pl
@@ -26,18 +26,46 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from kvtrace.importer.reading import InputReport
     from kvtrace.importer.staging import Staging
+
+
+class Report(Protocol):
+    """What one source gave: a file, or whatever sent it while it lasted."""
+
+    @property
+    def name(self) -> str:
+        """Its file's name, or its address."""
+
+    @property
+    def format(self) -> str:
+        """What it was read as."""
+
+    @property
+    def spans(self) -> int:
+        """Span rows."""
+
+    @property
+    def other_rows(self) -> int:
+        """Rows of other tables."""
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """What was lost, by cause."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks for a person."""
 
 
 def write_run(
     folder: Path,
     staging: Staging,
     joined: Joined,
-    reports: Sequence[InputReport],
+    reports: Sequence[Report],
     *,
     keep_content: bool,
     group: str | None,
+    kind: str = "import",
 ) -> dict[str, int]:
     """Write every table and run.json; returns the rows of each table."""
     folder.mkdir(mode=0o700)
@@ -64,7 +92,8 @@ def write_run(
                 rows[table] = count
             else:
                 shutil.rmtree(folder / table)
-    _write_meta(folder, run_id, staging, reports, rows, keep_content=keep_content, group=group)
+    said = {"kind": kind, "group": group, "content_kept": keep_content}
+    _write_meta(folder, run_id, staging, reports, rows, said)
     return rows
 
 
@@ -117,19 +146,17 @@ def _write_meta(
     folder: Path,
     run_id: str,
     staging: Staging,
-    reports: Sequence[InputReport],
+    reports: Sequence[Report],
     rows: dict[str, int],
-    *,
-    keep_content: bool,
-    group: str | None,
+    said: dict[str, Any],
 ) -> None:
     """run.json: who recorded what, with which versions; its appearance makes the directory a run."""
     described = staging.recordings[0] if staging.recordings else {}
     meta = {
         "schema_version": schema.VERSION,
         "run_id": run_id,
-        "kind": "import",
-        "group": group,
+        "kind": said["kind"],
+        "group": said["group"],
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "kvtrace_version": __version__,
         "synthetic": described.get("synthetic"),
@@ -137,7 +164,7 @@ def _write_meta(
         "recording": described or None,
         "inputs": [
             {
-                "name": report.path.name,
+                "name": report.name,
                 "format": report.format,
                 "spans": report.spans,
                 "other_rows": report.other_rows,
@@ -147,7 +174,7 @@ def _write_meta(
             for report in reports
         ],
         "rows": rows,
-        "content_kept": keep_content,
+        "content_kept": said["content_kept"],
         "content_dropped": dict(sorted(staging.content.items())),
     }
     partial = folder / f"{RUN_FILE}.tmp"

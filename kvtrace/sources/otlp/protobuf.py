@@ -45,7 +45,7 @@ try:
 except ImportError:  # no wheel for this platform: the loop does the same, slower
     ptars = None
 
-__all__ = ["decode", "decode_with_loop"]
+__all__ = ["decode", "decode_with_loop", "opaque"]
 
 pc: Any = pa_compute  # the stubs type every combination of scalar and array, but not these
 
@@ -78,7 +78,7 @@ def decode(payloads: Sequence[bytes], *, keep_content: bool = False) -> batch.Sp
     handler = _handler()
     if handler is None:
         return decode_with_loop(payloads, keep_content=keep_content)
-    sizes = [_written_size(_opaque(), payload) for payload in payloads]
+    sizes = [_written_size(opaque(), payload) for payload in payloads]
     sound = [payload for payload, size in zip(payloads, sizes, strict=True) if size is not None]
     if any(size not in (None, len(payload)) for payload, size in zip(payloads, sizes, strict=True)):
         return decode_with_loop(payloads, keep_content=keep_content)
@@ -100,7 +100,7 @@ def _written_size(kind: Any, payload: bytes) -> int | None:
 
 
 @cache
-def _opaque() -> Any:
+def opaque() -> Any:
     """The official TracesData, but with a span's attributes as bytes that upb does not look into."""
     pool = descriptor_pool.DescriptorPool()
     for module in (common_pb2, resource_pb2, trace_pb2):

@@ -1,0 +1,77 @@
+"""One export as it arrives, looked at before it is taken: is it one, and which of its spans cannot be?
+
+Its sender waits for the answer, so that attributes are not looked into. What is set aside is what
+`dialects.to_words` sets aside: a span without a start, beyond 64-bit nanoseconds, or of negative duration.
+
+An export made to hurt holds little but empty messages: 2 bytes that take 80 in memory. Many of them in a
+large body are told from its bytes alone, before anything reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
+
+from kvtrace.sources.dialects import LATEST_NS
+from kvtrace.sources.otlp import json_attributes, json_bodies, protobuf
+from kvtrace.sources.otlp.json_lines import reason
+from kvtrace.sources.otlp.protobuf_loop import CORRUPT
+from kvtrace.sources.stream import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SUSPICIOUS_BYTES = MIB
+"""A body up to this is read whatever it holds: 90 MiB at worst."""
+MAX_EMPTY = 100_000
+_EMPTY = (b"\x0a\x00", b"\x12\x00", b"\x4a\x00", b"\x5a\x00", b"\x6a\x00")
+"""Groups, spans, attributes, events, links without anything in them."""
+_EMPTY_TEXT = (b"{}", b"{ }", b"[]")
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """How many spans an export has and how many of them cannot be; else why it is none."""
+
+    spans: int = 0
+    impossible: int = 0
+    mistake: str | None = None
+
+
+def judged(body: bytes, *, text: bool) -> Judged:
+    """Look at one body: JSON text, or protobuf."""
+    if len(body) > SUSPICIOUS_BYTES:
+        if sum(map(body.count, _EMPTY_TEXT if text else _EMPTY)) > MAX_EMPTY:
+            return Judged(mistake="a body of nothing but empty messages")
+    elif not body.strip():
+        return Judged(mistake="an empty body") if text else Judged()
+    try:
+        times = list(_text_times(body) if text else _times(body))
+    except DecodeError:
+        return Judged(mistake=CORRUPT)
+    except json_attributes.MISTAKES as error:
+        return Judged(mistake=reason(error))
+    bad = sum(
+        not 0 < start <= LATEST_NS or end > LATEST_NS or (end < start and end != 0) for start, end in times
+    )
+    return Judged(len(times), bad)
+
+
+def _times(body: bytes) -> Iterator[tuple[int, int]]:
+    for group in protobuf.opaque().FromString(body).resource_spans:
+        for scope in group.scope_spans:
+            for span in scope.spans:
+                yield span.start_time_unix_nano, span.end_time_unix_nano
+
+
+def _text_times(body: bytes) -> Iterator[tuple[int, int]]:
+    for found in json_bodies.bodies(body.strip()):
+        for group in found.resource_spans or ():
+            for scope in group.scope_spans or ():
+                for span in scope.spans or ():
+                    start, end = span.start_time_unix_nano or 0, span.end_time_unix_nano or 0
+                    if min(start, end) < 0 or max(start, end) >= 2**64:
+                        raise OverflowError
+                    yield start, end

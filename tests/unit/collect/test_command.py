@@ -1,0 +1,135 @@
+"""kvtrace collect from the outside: what it prints, how it ends, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from kvtrace.cli import main
+from kvtrace.run import open_run
+from tests.unit.collect.collecting import FREE, collector, loads
+from tests.unit.collect.test_otlp_grpc import call
+from tests.unit.collect.test_otlp_http import post
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECONDS = 60
+
+
+def begin(*words: str, **environment: str) -> subprocess.Popen[str]:
+    """The command, its output in pipes."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "kvtrace", "collect", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+def listener(process: subprocess.Popen[str], name: str) -> str:
+    """The address of the next line."""
+    assert process.stdout is not None
+    said = process.stdout.readline().split()
+    assert said[0] == name
+    return said[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_a_whole_run(tmp_path: Path, number: signal.Signals) -> None:
+    run = tmp_path / "below" / "run"
+    process = begin("--out", str(run), "--otlp-grpc", FREE, "--otlp-http", FREE, "--group", "tiered")
+    grpc, http = listener(process, "otlp-grpc"), listener(process, "otlp-http")
+    call(grpc, loads(3))
+    assert post(http, loads(2, first=4))[0] == 200
+    assert not run.exists()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=SECONDS)
+    assert (process.returncode, err) == (0, "")
+    assert out.splitlines() == [
+        f"otlp-grpc {grpc}: 3 spans", f"otlp-http {http}: 2 spans", f"{run}: 5 span, 1 process",
+        f"Next: kvtrace report {run}",
+    ]  # fmt: skip
+    assert open_run(run).sql("SELECT count(DISTINCT request_id) FROM span").item() == 5
+    assert [path.name for path in run.parent.iterdir()] == ["run"]
+    said = json.loads((run / "run.json").read_text())
+    assert (said["kind"], said["group"], said["content_kept"]) == ("collect", "tiered", False)
+
+
+def test_it_ends_by_itself_and_says_that_nothing_came(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert main(["collect", "--out", str(run), "--otlp-grpc", FREE, "--for", "0.2"]) == 0
+    where, *said = capsys.readouterr().out.splitlines()
+    assert said == [
+        f"{where}: 0 spans", "    nothing came: no exporter sent anything", f"{run}: no rows",
+        f"Next: kvtrace report {run}",
+    ]  # fmt: skip
+    assert open_run(run).sql("SELECT count(*) FROM span").item() == 0
+
+
+def test_a_kill_leaves_no_run_and_a_folder_without_content(tmp_path: Path) -> None:
+    process = begin("--out", str(tmp_path / "run"), "--otlp-grpc", FREE)
+    call(listener(process, "otlp-grpc"), loads(3))
+    time.sleep(0.5)
+    process.kill()
+    process.communicate(timeout=SECONDS)
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".run.collecting-")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "no source is named"),
+        (["--otlp-grpc", "4317"], "is no HOST:PORT"),
+        (["--otlp-grpc", "0.0.0.0:0"], "--token-file"),
+        (["--otlp-http", "0.0.0.0:0"], "--token-file"),
+        (["--otlp-http", FREE, "--for", "0"], "--for 0.0"),
+        (["--otlp-http", FREE, "--max-message", "0"], "--max-message"),
+    ],
+)
+def test_what_makes_no_sense_is_one_sentence(
+    tmp_path: Path, words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["collect", "--out", str(tmp_path / "run"), *words]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert len(said.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["--otlp-grpc", "--otlp-http"])
+def test_a_port_that_is_taken_ends_everything_that_began(tmp_path: Path, option: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        others = ["--otlp-grpc", FREE, "--otlp-http", FREE]
+        others[others.index(option) + 1] = where
+        process = begin("--out", str(tmp_path / "run"), *others)
+        out, err = process.communicate(timeout=SECONDS)
+    assert (process.returncode, out) == (2, "")
+    reason = "cannot listen there (Address already in use); choose another port, or 0 for a free one."
+    assert err == f"kvtrace: {option} {where}: {reason}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_collectors_never_share_a_port(tmp_path: Path) -> None:
+    with collector(tmp_path, otlp_grpc=FREE, otlp_http=FREE) as collecting:
+        for name in ("otlp-grpc", "otlp-http"):
+            where = collecting.address(name)
+            process = begin("--out", str(tmp_path / "other"), f"--{name}", where)
+            _out, err = process.communicate(timeout=SECONDS)
+            assert process.returncode == 2
+            assert "cannot listen there" in err
+
+
+def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run").mkdir()
+    assert main(["collect", "--out", str(tmp_path / "run"), "--otlp-grpc", FREE, "--for", "1"]) == 2
+    assert "exists already" in capsys.readouterr().err
