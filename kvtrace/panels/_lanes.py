@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.panels import _palette
-from kvtrace.panels._text import bounded, duration, many, plain, size
+from kvtrace.panels._hops import PHASES, phases
+from kvtrace.panels._text import NOT_OBSERVED, bounded, duration, exact, many, plain, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +32,12 @@ class Bar:
     end_ns: int | None
     what: str
     bound: str = "exact"
+    op: str | None = None
+    """Of a phase: what it is a phase of."""
+    times: str | None = None
+    """Of a phase: all times of its hop."""
+    number: int = 0
+    """Of a phase whose hop has a lane of its own: which hop."""
 
     def when(self) -> str:
         """How long, from when to when, as a reader sees it."""
@@ -39,11 +46,18 @@ class Bar:
         took = bounded(duration(self.end_ns - self.start_ns), self.bound)
         return f"{took}, from {duration(self.start_ns)} to {duration(self.end_ns)}"
 
+    def hover(self) -> str:
+        """What stands below its name: when, and of a phase the times of its whole hop."""
+        return plain(self.when()) if self.times is None else f"{plain(self.when())}<br>{self.times}"
 
-def lanes(requests: pl.DataFrame, frames: Sequence[pl.DataFrame]) -> list[tuple[dict[str, Any], Lanes]]:
-    """Every request with its lanes, from segments of the path and from spans.
 
-    What starts after the request's end is left out; segments of the path have the request's bound.
+def lanes(
+    requests: pl.DataFrame, frames: Sequence[pl.DataFrame], *, apart: bool = False
+) -> list[tuple[dict[str, Any], Lanes]]:
+    """Every request with its lanes, from segments of the path and from spans; a hop is a bar a phase.
+
+    What starts after the request's end is left out; segments of the path have the request's bound. `apart`
+    gives every hop a lane of its own.
     """
     spans: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for frame in frames:
@@ -54,7 +68,11 @@ def lanes(requests: pl.DataFrame, frames: Sequence[pl.DataFrame]) -> list[tuple[
         arrival = request["start_ns"]
         bars = [
             *_life(request),
-            *(_bar(row, arrival, request["bound"]) for row in spans[request["request_id"]]),
+            *(
+                bar
+                for row in spans[request["request_id"]]
+                for bar in _bars(row, arrival, request["bound"], apart=apart)
+            ),
         ]
         found: Lanes = {}
         for bar in sorted(bars, key=_place):
@@ -80,10 +98,10 @@ def _length(bar: Bar) -> float:
     return float("inf") if bar.end_ns is None else bar.end_ns - bar.start_ns
 
 
-def _place(bar: Bar) -> tuple[int, str, int, int]:
-    word = bar.lane if bar.lane == PATH else bar.lane.split(" ")[0]
+def _place(bar: Bar) -> tuple[int, int, str, int, int]:
+    word = bar.op or bar.lane
     place = _ORDER.index(word) if word in _ORDER else len(_ORDER)
-    return place, bar.lane, bar.start_ns, -1 if bar.end_ns is None else bar.end_ns
+    return place, bar.number, bar.lane, bar.start_ns, -1 if bar.end_ns is None else bar.end_ns
 
 
 def _life(request: dict[str, Any]) -> list[Bar]:
@@ -98,26 +116,74 @@ def _life(request: dict[str, Any]) -> list[Bar]:
     ]
 
 
-def _bar(row: dict[str, Any], arrival: int, bound: str | None) -> Bar:
-    """A segment of the path (it has a class) or a recorded span (it has an op)."""
+def _bars(row: dict[str, Any], arrival: int, bound: str | None, *, apart: bool) -> list[Bar]:
+    """A segment of the path (it has a class), a recorded span (it has an op), or a hop, phase by phase."""
     start = row["start_ns"] - arrival
     end = None if row["end_ns"] is None else row["end_ns"] - arrival
     if "class" in row:
         what = f"{PATH}: {plain(_palette.words(row['class'], row['hop']))}"
-        return Bar(PATH, row["class"], row["hop"], start, end, what, bound or "exact")
-    op, reason = row["op"], row["reason"]
-    hop = f"{row['tier_from']}->{row['tier_to']}" if op in ("load", "store") else None
-    lane = op if hop is None else f"{op} {hop.replace('->', ' → ')}"
+        return [Bar(PATH, row["class"], row["hop"], start, end, what, bound or "exact")]
+    if row["op"] in ("load", "store"):
+        return _hop(row, arrival, apart=apart)
+    op = row["op"]
+    return [Bar(op, _kind(op, row["reason"]), None, start, end, plain(_said(op, row), 200))]
+
+
+def _hop(row: dict[str, Any], arrival: int, *, apart: bool) -> list[Bar]:
+    """Its phases; the copy has the colour of its path."""
+    op = row["op"]
+    path = f"{op} {row['tier_from']} → {row['tier_to']}"
+    lane = f"{row['number']}  {path}" if apart else path
+    hop = f"{row['tier_from']}->{row['tier_to']}" if op == "load" else None
+    times = _times(row, arrival)
+    return [
+        Bar(
+            lane,
+            op if phase.kind == "copy" else phase.kind,
+            hop,
+            phase.start_ns - arrival,
+            None if phase.end_ns is None else phase.end_ns - arrival,
+            plain(_said(f"{path}: {PHASES[phase.kind]}", row), 200),
+            op=op,
+            times=times,
+            number=row["number"] if apart else 0,
+        )
+        for phase in phases(row)
+    ]
+
+
+def _times(row: dict[str, Any], arrival: int) -> str:
+    """All that is known of a hop to the nanosecond, and what nobody saw."""
+    whole = row["body"] == "whole"
+    seen = (
+        ("asked for", row["start_ns"] if whole and row["asked_ns"] is None else row["asked_ns"]),
+        ("handed over", row["handed_ns"]),
+        ("began", None if whole else row["start_ns"]),
+        ("ended", None if whole else row["end_ns"]),
+        ("reported", row["reported_ns"]),
+        ("the scheduler knew", row["known_ns"]),
+        ("usable", row["usable_ns"]),
+    )
+    told = [f"{word} {exact(at - arrival)}" for word, at in seen if at is not None]
+    unseen = [word for word, at in seen if at is None and word not in ("handed over", "the scheduler knew")]
+    lines = [
+        ", ".join(told[:4]),
+        ", ".join(told[4:]),
+        f"{NOT_OBSERVED}: {', '.join(unseen)}" if unseen else "",
+    ]
+    return "<br>".join(plain(line, 200) for line in lines if line)
+
+
+def _said(first: str, row: dict[str, Any]) -> str:
     said = (
-        lane,
+        first,
         row["component"],
-        reason and f"reason {reason}",
+        row["reason"] and f"reason {row['reason']}",
         row["outcome"] and f"outcome {row['outcome']}",
         None if row["tokens"] is None else many(row["tokens"], "token"),
         None if row["bytes"] is None else size(row["bytes"]),
     )
-    what = plain(", ".join(filter(None, said)), 200)
-    return Bar(lane, _kind(op, reason), hop if op == "load" else None, start, end, what)
+    return ", ".join(filter(None, said))
 
 
 def _kind(op: str, reason: str | None) -> str:

@@ -17,8 +17,8 @@ from kvtrace.analyses._text import (
 )
 
 __all__ = [
-    "LONGEST_NAME", "NONE", "NOT_OBSERVED", "bounded", "count", "duration", "listed", "many", "plain",
-    "share", "size", "visible",
+    "LONGEST_NAME", "NONE", "NOT_OBSERVED", "bounded", "count", "duration", "exact", "listed", "many",
+    "plain", "share", "size", "visible",
 ]  # fmt: skip
 
 _KIB, _UNITS = 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -37,3 +37,9 @@ def size(number: float | None) -> str:
     while abs(value) >= _KIB and unit < len(_UNITS) - 1:
         value, unit = value / _KIB, unit + 1
     return f"{value:,.0f} B" if unit == 0 else f"{digits(value)} {_UNITS[unit]}"
+
+
+def exact(ns: int) -> str:
+    """A time to the nanosecond, in ms: 1,234.567890 ms."""
+    whole, rest = divmod(abs(ns), 1_000_000)
+    return f"{'-' if ns < 0 else ''}{whole:,}.{rest:06d} ms"

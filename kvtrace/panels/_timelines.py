@@ -1,8 +1,10 @@
-"""The slowest requests and every span that serves them, each fetched in one query."""
+"""The slowest requests, or one; and every span that serves them, each fetched in one query."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from kvtrace.panels._hops import hops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,9 +46,6 @@ ORDER BY e2e_place NULLS LAST, ttft_place
 """An unfinished request is ranked by how long it had been open when the run's last record was made."""
 
 _OWN = """
-SELECT request_id, op, start_ns, end_ns, reason, outcome, tier_from, tier_to, tokens, bytes, component
-FROM transfer WHERE list_contains($requests, request_id)
-UNION ALL BY NAME
 SELECT request_id, op, start_ns, end_ns, reason, outcome, found_tokens AS tokens, component
 FROM span WHERE op IN ('queue', 'lookup', 'hold', 'wait') AND list_contains($requests, request_id)
 """
@@ -81,12 +80,44 @@ def slowest(run: Run, by: str, top: int) -> pl.DataFrame:
     return found
 
 
+_ONE = """
+SELECT
+    request_id, start_ns, end_ns, first_token_ns, ttft_ns, duration_ns, status,
+    coalesce(end_ns, (SELECT max(coalesce(end_ns, start_ns)) FROM span)) - start_ns AS shown_ns
+FROM request WHERE request_id = $request AND start_ns IS NOT NULL
+"""
+
+_WAITED_MOST = """
+SELECT t.request_id
+FROM transfer t JOIN request r USING (request_id)
+WHERE r.start_ns IS NOT NULL
+GROUP BY t.request_id
+ORDER BY
+    sum(coalesce(t.usable_ns, t.end_ns, t.start_ns)::HUGEINT - coalesce(t.submit_ns, t.start_ns))
+        FILTER (WHERE t.op = 'load') DESC NULLS LAST,
+    t.request_id
+LIMIT 1
+"""
+
+
+def one(run: Run, request: str) -> pl.DataFrame:
+    """One request as `slowest` gives it, without ranks; no row where it has no start."""
+    found: pl.DataFrame = run.connection().sql(_ONE, params={"request": request}).pl()
+    return found
+
+
+def waited_most(run: Run) -> str | None:
+    """The request whose loads took longest from asked for to usable; without loads one that has a store."""
+    found = run.connection().sql(_WAITED_MOST).fetchall()
+    return str(found[0][0]) if found else None
+
+
 def spans(run: Run, requests: Sequence[str]) -> pl.DataFrame:
-    """Every operation of these requests, and every step and wait that names them."""
+    """Every operation of these requests, transfers as hops (_hops), and every step and wait with them."""
     import polars as pl
 
     connection = run.connection()
     parts = [connection.sql(query, params={"requests": list(requests)}).pl() for query in (_OWN, _SHARED)]
-    rows: pl.DataFrame = pl.concat(parts, how="diagonal_relaxed")
+    rows: pl.DataFrame = pl.concat([hops(run, requests), *parts], how="diagonal_relaxed")
     order = ("request_id", "start_ns", "op", "end_ns", "tier_from", "tier_to")
     return rows.sort(*order, nulls_last=True)

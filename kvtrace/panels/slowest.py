@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import polars as pl
 
 from kvtrace.errors import UsageError
-from kvtrace.panels import _palette, _partition, _timelines
+from kvtrace.panels import _partition, _timelines
+from kvtrace.panels._bars import Placed, frame, traces
 from kvtrace.panels._card import Story, Table
-from kvtrace.panels._lanes import PATH, Bar, lanes, longest
-from kvtrace.panels._layout import axis, blank, sentence
+from kvtrace.panels._lanes import PATH, lanes, longest
+from kvtrace.panels._layout import sentence
 from kvtrace.panels._text import NONE, NOT_OBSERVED, count, duration, many, plain, visible
 
 if TYPE_CHECKING:
@@ -39,13 +40,6 @@ _UPPER = (
     "records of its scheduler were lost), so that time lies inside the other parts, each of which took at "
     "most what is shown (<=)."
 )
-_OWN = {
-    "ttft": ("#5b6b82", "request, to first token"),
-    "decode": ("#8fa0b8", "request, decode"),
-    "request": ("#8fa0b8", "request"),
-    "hold": ("#8d7b6a", "GPU blocks held"),
-}
-"""Bars that are no class of the partition: colour and name."""
 
 
 @dataclass(frozen=True)
@@ -97,93 +91,22 @@ def draw(frames: Slowest) -> go.Figure:
     y = 0.0
     ticks: list[tuple[float, str]] = []
     titles: list[tuple[float, str]] = []
-    drawn: dict[tuple[str, str | None], list[tuple[float, float, Bar]]] = defaultdict(list)
+    placed: list[Placed] = []
     for number, ((request, found), bars) in enumerate(zip(groups, kept, strict=True), start=1):
         titles.append((y + 0.2, _title(number, request)))
         y += 1.5
         for lane in found:
             ticks.append((y, plain(lane)))
-            for bar in bars[lane]:
-                drawn[bar.kind, bar.hop].append((y, 1.0 if lane == PATH else 0.62, bar))
+            placed += [Placed(y, 1.0 if lane == PATH else 0.62, bar) for bar in bars[lane]]
             y += 1.15 if lane == PATH else 1.0
         y += 0.7
-    figure = _frame(frames, ticks, titles, y)
-    hops = tuple(sorted({hop for _, hop in drawn if hop is not None}))
-    for kind, hop in sorted(drawn, key=lambda key: (_palette.rank(key[0]), key[0], key[1] or "")):
-        _trace(figure, kind, hop, hops, drawn[kind, hop])
-    return figure
-
-
-def _frame(
-    frames: Slowest, ticks: list[tuple[float, str]], titles: list[tuple[float, str]], bottom: float
-) -> go.Figure:
-    """The figure without its bars: axes, lane names, and a title a request."""
-    end_ms = max(frames.requests["shown_ns"].to_list()) / 1e6
-    figure = blank(height=int(17 * bottom) + 150, barmode="overlay")
-    figure.update_layout(
-        legend={"y": 1 + 46 / (17 * bottom)},
-        xaxis=axis(
-            "ms after the request's arrival",
-            range=[-0.01 * end_ms, 1.04 * end_ms],
-            side="top",
-            tickformat=",",
-        ),
-        yaxis=axis(
-            range=[bottom, -0.6],
-            showgrid=False,
-            tickvals=[at for at, _ in ticks],
-            ticktext=[text for _, text in ticks],
-            tickfont={"size": 11},
-            fixedrange=True,
-        ),
-    )
+    figure = frame(max(frames.requests["shown_ns"].to_list()), ticks, y)
     for at, text in titles:
         figure.add_annotation(
             text=text, x=0, xref="paper", xanchor="left", y=at, yref="y", yanchor="middle", showarrow=False
         )
+    traces(figure, placed)
     return figure
-
-
-def _trace(
-    figure: go.Figure,
-    kind: str,
-    hop: str | None,
-    hops: tuple[str, ...],
-    bars: list[tuple[float, float, Bar]],
-) -> None:
-    """Bars of one colour; what has no end is a mark at its start, never a bar with an invented one."""
-    tint, words = _OWN.get(kind) or (_palette.color(kind, hop, hops), _palette.words(kind, hop))
-    shared = {
-        "name": plain(words),
-        "legendgroup": plain(words),
-        "hovertemplate": "<b>%{customdata[0]}</b><br>%{customdata[1]}<extra></extra>",
-    }
-    ended = [(y, width, bar, bar.end_ns) for y, width, bar in bars if bar.end_ns is not None]
-    opened = [(y, bar) for y, _, bar in bars if bar.end_ns is None]
-    if ended:
-        figure.add_bar(
-            orientation="h",
-            marker=_palette.marker(kind, tint),
-            y=[round(y, 2) for y, *_ in ended],
-            width=[width for _, width, *_ in ended],
-            base=[bar.start_ns / 1e6 for _, _, bar, _ in ended],
-            x=[(end - bar.start_ns) / 1e6 for _, _, bar, end in ended],
-            customdata=[[bar.what, plain(bar.when())] for _, _, bar, _ in ended],
-            **shared,
-        )
-    if opened:
-        figure.add_scatter(
-            mode="markers+text",
-            showlegend=not ended,
-            text="end not observed",
-            textposition="middle right",
-            textfont={"size": 10},
-            marker={"symbol": "triangle-right", "size": 9, "color": tint},
-            x=[bar.start_ns / 1e6 for _, bar in opened],
-            y=[round(y, 2) for y, _ in opened],
-            customdata=[[bar.what, plain(bar.when())] for _, bar in opened],
-            **shared,
-        )
 
 
 def _title(number: int, request: dict[str, Any]) -> str:

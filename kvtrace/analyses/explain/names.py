@@ -32,8 +32,10 @@ ORDER BY coalesce(ttft_ns, coalesce(end_ns, last_ns) - start_ns) DESC, request_i
 """
 
 
-def named(connection: duckdb.DuckDBPyConnection, name: str) -> str:
+def named(connection: duckdb.DuckDBPyConnection, name: str, *, asker: str = "explain") -> str:
     """The request of this id or alias; an id goes before other requests' aliases.
+
+    `asker` is who complains when there is none.
 
     Raises:
         UsageError: no request has this name, or several do.
@@ -43,13 +45,13 @@ def named(connection: duckdb.DuckDBPyConnection, name: str) -> str:
     if len(ids) > 1:
         which = listed([visible(request) for request in ids])
         raise UsageError(
-            f"explain: {visible(name)} names {many(len(ids), 'request')}: {which}; give one of these ids."
+            f"{asker}: {visible(name)} names {many(len(ids), 'request')}: {which}; give one of these ids."
         )
     if not ids:
         every = [near for (near,) in connection.sql(_NEAR, params={"name": name}).fetchall()]
         near = difflib.get_close_matches(name, every, n=1)
         hint = f"Did you mean {visible(near[0])}?" if near else "kvtrace sql RUN 'FROM request' lists them."
-        raise UsageError(f"explain: no request of this run has the id or alias {visible(name)}. {hint}")
+        raise UsageError(f"{asker}: no request of this run has the id or alias {visible(name)}. {hint}")
     return str(ids[0])
 
 
