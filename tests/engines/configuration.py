@@ -24,6 +24,10 @@ EXAMPLE_FOLDER = "example"
 HOST_TIMES = "host-times.jsonl"
 """What host_offload.py saw of its own copies."""
 SHORT_SPAN_DELAY_MS = 500
+HOST_BYTES = 64 << 20
+"""Room of the native offloading on the host."""
+HOST_NAME = "engine-host"
+"""What recordings say instead of this machine's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,15 +36,17 @@ class Configuration:
 
     `connector` is lmcache, or native for vLLM's own offloading to the host (host_offload.py), whose
     every copy lasts at least `delay_s` and whose job number `fails` fails, or example for vLLM's
-    ExampleConnector, or multi for these two. `lazy` lets LMCache's client store in batches, later.
+    ExampleConnector, or multi for these two. `lazy` lets LMCache's client store in batches, later;
+    `engine_driven` lets vLLM's worker copy instead of LMCache's server.
     `span_delay_ms` is how long LMCache may hold finished spans back; None leaves the SDK's 5 s, so that
-    a killed server loses some. `kvtrace` puts `kvtrace run` before vLLM's command.
+    a killed server loses some. `kvtrace` puts `kvtrace run` before vLLM's command and the cache server's.
     """
 
     connector: str = "lmcache"
     l1_gb: float = 0.0
     l2: bool = False
     lazy: bool = False
+    engine_driven: bool = False
     delay_s: float = 0.0
     fails: int | None = None
     span_delay_ms: int | None = SHORT_SPAN_DELAY_MS
@@ -124,7 +130,7 @@ def _lmcache(configuration: Configuration, ports: Ports) -> dict[str, object]:
         "lmcache.mp.host": f"tcp://{LOCALHOST}",
         "lmcache.mp.port": ports.cache,
         # A CPU engine would take the engine-driven path, which has no store or retrieve spans.
-        "lmcache.mp.mp_transfer_mode": "lmcache_driven",
+        "lmcache.mp.mp_transfer_mode": "engine_driven" if configuration.engine_driven else "lmcache_driven",
         "lmcache.mp.mq_timeout": LOOKUP_TIMEOUT_S,
         **(lazy if configuration.lazy else {}),
     }
@@ -134,7 +140,7 @@ def _offload(configuration: Configuration) -> dict[str, object]:
     return {
         "spec_name": "HostSpec",
         "spec_module_path": "host_offload",
-        "cpu_bytes_to_use": 64 << 20,
+        "cpu_bytes_to_use": HOST_BYTES,
         "delay": configuration.delay_s,
         "times": HOST_TIMES,
         "fails": configuration.fails,
@@ -147,6 +153,7 @@ def cache_environment(configuration: Configuration) -> dict[str, str]:
     return {
         "LMCACHE_DISABLE_BANNER": "1",
         "LMCACHE_TRACK_USAGE": "false",
+        "OTEL_RESOURCE_ATTRIBUTES": f"host.name={HOST_NAME}",
         "OTEL_SERVICE_NAME": "lmcache",
         **delay,
     }
@@ -159,7 +166,7 @@ def vllm_environment() -> dict[str, str]:
         "LMCACHE_DISABLE_BANNER": "1",
         "LMCACHE_TRACK_USAGE": "false",
         "OTEL_EXPORTER_OTLP_TRACES_INSECURE": "true",
-        "OTEL_RESOURCE_ATTRIBUTES": "service.instance.id=vllm-1,host.name=engine-host",
+        "OTEL_RESOURCE_ATTRIBUTES": f"service.instance.id=vllm-1,host.name={HOST_NAME}",
         "OTEL_SERVICE_NAME": "vllm",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_NO_USAGE_STATS": "1",

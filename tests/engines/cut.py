@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.engines.configuration import HASH_LOG, STORAGE_TRACE
+from tests.engines.configuration import HASH_LOG, HOST_TIMES, STORAGE_TRACE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-RENAMED = ("otlp.binpb", "otlp-metrics.binpb", "kv-events.jsonl")
+RENAMED = ("otlp.binpb", "otlp-metrics.binpb", "kv-events.jsonl", HOST_TIMES)
 LENGTH_BYTES = 4
 
 
@@ -30,7 +30,8 @@ class Cutter:
             if (self._work / name).exists():
                 (self._work / name).rename(raw / name)
         trace = self._work / STORAGE_TRACE
-        (raw / STORAGE_TRACE).write_bytes(self._new_frames(trace))
+        if trace.exists():
+            (raw / STORAGE_TRACE).write_bytes(self._new_frames(trace))
         for log in sorted((self._work / HASH_LOG).glob("lookup_hashes*.jsonl")):
             if lines := self._new_bytes(log):
                 (raw / log.name).write_bytes(lines)

@@ -16,23 +16,24 @@ from tests.engines import description, drive
 from tests.engines.cut import Cutter
 from tests.engines.environment import engine_python
 from tests.engines.privacy import require_private, scrub
-from tests.engines.scenarios import SESSIONS, Scenario, Session, Stage
-from tests.engines.stack import NATIVE, Stack, running
+from tests.engines.scenarios import RECORDED, Scenario, Session, Stage
+from tests.engines.stack import NATIVE, NATIVE_CACHE, Stack, running
 
 # LMCache pushes its metrics every 10 s; spans are exported much sooner.
 SETTLE_S = 11.0
+SPOOLS = "*.kvspool"
 
 
 def main() -> None:
     """Parses the command line; a scenario that is not named is not played."""
-    names = [scenario.name for session in SESSIONS for scenario in session.scenarios]
+    names = [scenario.name for session in RECORDED for scenario in session.scenarios]
     parser = argparse.ArgumentParser(prog="python -m tests.engines.record", description=__doc__)
     parser.add_argument("--scenario", action="append", choices=names, help="only this one (repeatable)")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--work", type=Path, help="keep the work folders and logs here")
     options = parser.parse_args()
     python = engine_python()
-    for session in SESSIONS:
+    for session in RECORDED:
         chosen = [each for each in session.scenarios if each.name in (options.scenario or names)]
         if chosen:
             record_session(session, chosen, python=python, out=options.out, work=options.work)
@@ -49,8 +50,8 @@ def record_session(
 ) -> list[Path]:
     """One start of the engines; returns the scenarios' raw folders.
 
-    The run that `kvtrace run` wrote is moved to `native`; what it was made of goes into the raw folder of
-    the one scenario that a recorded start serves.
+    The run that `kvtrace run` wrote of vLLM is moved to `native`; what this run and that of the cache server
+    were made of goes into the raw folder of the one scenario that a recorded start serves.
     """
     if work is not None:
         work.mkdir(parents=True, exist_ok=True)
@@ -60,8 +61,9 @@ def record_session(
             cutter = Cutter(folder)
             raws = [_record(scenario, stack, cutter, python=python, out=out) for scenario in scenarios]
         if session.configuration.kvtrace:
+            spools = [*_spools(folder / NATIVE), *sorted((folder / NATIVE_CACHE).rglob(SPOOLS))]
             for raw in raws:
-                _take_spools(folder / NATIVE, raw)
+                _take(spools, raw)
             if native is not None:
                 shutil.move(folder / NATIVE, native)
         return raws
@@ -95,13 +97,17 @@ def _record(scenario: Scenario, stack: Stack, cutter: Cutter, *, python: Path, o
     return _publish(raw, out / scenario.name.replace("_", "-") / "raw")
 
 
-def _take_spools(run: Path, raw: Path) -> None:
+def _spools(run: Path) -> list[Path]:
     """The spools as the engine's processes wrote them, wherever the run keeps them by now."""
-    found = sorted(run.rglob("*.kvspool"))
+    found = sorted(run.rglob(SPOOLS))
     if not found:
         raise RuntimeError(f"{run}: kvtrace run left no spool")
-    for spool in found:
-        (raw / "spool").mkdir(exist_ok=True)
+    return found
+
+
+def _take(spools: list[Path], raw: Path) -> None:
+    (raw / "spool").mkdir()
+    for spool in spools:
         shutil.copy(spool, raw / "spool")
 
 

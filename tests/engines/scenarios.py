@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tests.engines.stack import Stack
 
 TIER_PAUSE_S = 1.5
+HOST_DELAY_S = 0.04
+"""How long every copy of the native offloading lasts at least."""
 EXPORTED_PAUSE_S = 6.0
 
 
@@ -89,6 +91,17 @@ def server_killed(stage: Stage) -> None:
     stage.client.ask(*plain(0, 1, 2, 3, 0, 5))
 
 
+def native_offload(stage: Stage) -> None:
+    """Five prompts through a pool that holds three: the repeats come back from the host, some at once.
+
+    Loads that are asked for together wait for each other; one that ends while another prompt is computed is
+    reported only when that step is over.
+    """
+    stage.client.ask(*plain(0, 1, 2, 3, 4, 0, 1))
+    stage.client.ask_at_once(*plain(2, 3, 0))
+    stage.client.ask_at_once(*plain(4, 30, 1))
+
+
 L1_REUSE = Scenario(
     "l1_reuse",
     "Repeats served by the GPU, and after eviction loaded from LMCache's L1.",
@@ -114,6 +127,11 @@ SERVER_KILLED = Scenario(
     "The cache server is killed (SIGKILL) between two requests, with spans not yet exported.",
     server_killed,
 )
+NATIVE_OFFLOAD = Scenario(
+    "native_offload",
+    "vLLM's own offloading: prompts come back from the host in asynchronous loads, some of them at once.",
+    native_offload,
+)
 SESSIONS = (
     Session(Configuration(l1_gb=0.064), (L1_REUSE,)),
     Session(Configuration(l1_gb=0.064), (CONCURRENT,)),
@@ -121,3 +139,6 @@ SESSIONS = (
     Session(Configuration(l1_gb=0.004), (STORES_DROPPED,)),
     Session(Configuration(l1_gb=0.064, span_delay_ms=None), (SERVER_KILLED,)),
 )
+"""Starts of vLLM with LMCache."""
+RECORDED = (*SESSIONS, Session(Configuration(connector="native", delay_s=HOST_DELAY_S), (NATIVE_OFFLOAD,)))
+"""All that the samples are made of."""

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 READY_TIMEOUT_S = 180.0
 NATIVE = "native"
-"""The run that `kvtrace run` writes, in the work folder."""
+"""The run that `kvtrace run` writes of vLLM, in the work folder."""
+NATIVE_CACHE = "native-cache"
+"""The run that it writes of the cache server."""
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -90,18 +92,19 @@ def running(configuration: Configuration, *, folder: Path, python: Path) -> Iter
         cache = None
         if configuration.connector == "lmcache":
             command = cache_command(str(python), configuration, ports)
+            command = [*_kvtrace(configuration, NATIVE_CACHE), *command]
             cache = start("lmcache", command, cache_environment(configuration))
             _wait(cache, f"{cache_url}/healthcheck")
         vllm_url = f"http://{LOCALHOST}:{ports.vllm}"
-        command = [*_kvtrace(configuration), *vllm_command(str(python), configuration, ports)]
+        command = [*_kvtrace(configuration, NATIVE), *vllm_command(str(python), configuration, ports)]
         vllm = start("vllm", command, vllm_environment())
         _wait(vllm, f"{vllm_url}/health")
         yield Stack(folder, configuration, vllm_url, vllm, cache_url, cache)
 
 
-def _kvtrace(configuration: Configuration) -> list[str]:
+def _kvtrace(configuration: Configuration, out: str) -> list[str]:
     """What a user types before the engine's own command."""
-    command = [sys.executable, "-m", "kvtrace", "run", "--out", NATIVE, "--"]
+    command = [sys.executable, "-m", "kvtrace", "run", "--out", out, "--"]
     return command if configuration.kvtrace else []
 
 
