@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.engines import description, drive
 from tests.engines.cut import Cutter
+from tests.engines.ended import ended_well
 from tests.engines.environment import engine_python
 from tests.engines.privacy import require_private, scrub
 from tests.engines.scenarios import RECORDED, Scenario, Session, Stage
@@ -22,6 +23,7 @@ from tests.engines.stack import NATIVE, NATIVE_CACHE, Stack, running
 # LMCache pushes its metrics every 10 s; spans are exported much sooner.
 SETTLE_S = 11.0
 SPOOLS = "*.kvspool"
+ATTEMPTS = 4
 
 
 def main() -> None:
@@ -36,7 +38,19 @@ def main() -> None:
     for session in RECORDED:
         chosen = [each for each in session.scenarios if each.name in (options.scenario or names)]
         if chosen:
-            record_session(session, chosen, python=python, out=options.out, work=options.work)
+            _recorded(session, chosen, python=python, out=options.out, work=options.work)
+
+
+def _recorded(
+    session: Session, scenarios: list[Scenario], *, python: Path, out: Path, work: Path | None
+) -> None:
+    """Again when vLLM killed one of its processes at the end, at most ATTEMPTS times in all."""
+    for attempt in range(1, ATTEMPTS + 1):
+        raws = record_session(session, scenarios, python=python, out=out, work=work)
+        if all(ended_well(raw) for raw in raws):
+            break
+        again = "recorded again" if attempt < ATTEMPTS else "kept, with that loss"
+        print(f"{', '.join(each.name for each in scenarios)}: vLLM killed a process of its own; {again}.")
 
 
 def record_session(
