@@ -27,7 +27,9 @@ class Armed(object):
 
     def __init__(self):
         # type: () -> None
-        self._waiting = {"lmcache": "kvtrace.instrument.lmcache"}
+        self._waiting = {"lmcache": "kvtrace.instrument.lmcache", "mooncake": "kvtrace.instrument.mooncake"}
+        for name in ("nixl", "nixl_cu12", "nixl_cu13", "nixl_rocm"):
+            self._waiting[name] = "kvtrace.instrument.nixl"
 
     def find_spec(self, name, path=None, target=None):  # noqa: ARG002 - the signature of a finder
         # type: (str, object, object) -> None
