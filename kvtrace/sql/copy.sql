@@ -4,6 +4,7 @@
 -- A row without transfer_id is a transfer of its own. Ranks are still apart here (see transfer).
 -- A scheduler sees no copy, only the whole from its decision to the report of the end. Where somebody nearer
 -- saw copies that began inside it, they stay and get its submit and usable times; else it stands for them.
+-- Of a load whose worker cannot say what of it arrived, or only that something did not, the scheduler may know.
 CREATE VIEW copy AS
 WITH moved AS (
     SELECT
@@ -17,6 +18,7 @@ WITH moved AS (
 ), whole AS (
     SELECT op, request_id, list({
         'process': process, 'span_id': span_id, 'submit_ns': coalesce(submit_ns, start_ns), 'usable_ns': usable_ns,
+        'transfer_id': transfer_id, 'outcome': outcome, 'usable_tokens': attributes['usable_tokens'],
         'stop_ns': coalesce(greatest(end_ns, usable_ns), 9223372036854775807)
     }) AS wholes
     FROM moved
@@ -28,12 +30,19 @@ WITH moved AS (
     FROM moved m LEFT JOIN whole w ON m.op = w.op AND m.request_id = w.request_id
 ), covered AS (
     SELECT DISTINCT x.process, x.span_id FROM (SELECT unnest(around) AS x FROM placed WHERE len(around) > 0)
+), told AS (
+    SELECT *, CASE WHEN outcome IN ('failed', 'unknown') THEN list_filter(around, lambda x:
+        x.transfer_id = transfer_id AND x.usable_tokens IS NOT NULL)[1] END AS said
+    FROM placed
 ), seen AS (
-    SELECT t.* EXCLUDE (around) REPLACE (
+    SELECT t.* EXCLUDE (around, said) REPLACE (
+        CASE WHEN t.said IS NULL THEN t.outcome ELSE t.said.outcome END AS outcome,
+        CASE WHEN t.said IS NULL THEN t.attributes
+            ELSE map_concat(t.attributes, map {'usable_tokens': t.said.usable_tokens}) END AS attributes,
         least(t.submit_ns, list_min(list_transform(t.around, lambda x: x.submit_ns))) AS submit_ns,
         greatest(t.usable_ns, list_max(list_transform(t.around, lambda x: x.usable_ns))) AS usable_ns
     )
-    FROM placed t
+    FROM told t
     WHERE t.observer IS DISTINCT FROM 'scheduler' OR NOT EXISTS (
         SELECT 1 FROM covered c WHERE c.span_id = t.span_id AND c.process IS NOT DISTINCT FROM t.process)
 ), ranked AS (

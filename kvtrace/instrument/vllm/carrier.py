@@ -50,6 +50,13 @@ def inside_the_step(connector: Any) -> tuple[str, ...]:
     return tuple([request_id for request_id, attempt in pairs if attempt is None])
 
 
+def computed_in_the_step(connector: Any) -> tuple[str, ...]:
+    """In a worker: the requests that the step that is bound computes."""
+    carried = step_of(connector)
+    found: tuple[str, ...] = () if carried is None else carried["requests"]
+    return found
+
+
 def carried_by(metadata: Any) -> dict[str, Any] | None:
     """The same of metadata that no connector has bound yet."""
     return getattr(metadata, ATTRIBUTE, None)

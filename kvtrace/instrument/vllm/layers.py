@@ -6,6 +6,11 @@
 
 A row of a sum is as long as its calls together and ends with the last of them: its place is derived, and says
 so. Methods that do nothing in a class, and are called for every layer all the same, are left alone.
+
+A wait for loads names those that the scheduler put inside the step. Which requests a layer is saved for no
+connector says: of a wait for stores the members are those that the step computes. With more than MOST_NAMED
+of them a single layer's row names nobody: names cost more than the row, once a layer, and the step around it
+has them.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from kvtrace import recorder
 from kvtrace.instrument.vllm import configuration, inside, products
-from kvtrace.instrument.vllm.carrier import inside_the_step
+from kvtrace.instrument.vllm.carrier import computed_in_the_step, inside_the_step
 from kvtrace.instrument.wrapping import Clock, around, timed
 
 if TYPE_CHECKING:
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
 
 LONG_NS = 100_000
 """A shorter call is no row of its own."""
+MOST_NAMED = 64
 CALLS = {"wait_for_layer_load": "load", "save_kv_layer": "store", "wait_for_save": "store"}
 """Method -> what the step waits for in it."""
 _WAIT = (
@@ -65,7 +71,7 @@ class Sum(Clock):
         inner, self.inner = self.inner, {}
         if took_ns >= LONG_NS:
             self.last_long_ns = end_ns
-            names = _named(self, connector)
+            names = _named(self.reason, connector, name)
             wait(start_ns, end_ns, self.reason, connector, name, request_ids=names, children=inner)
             return
         self.calls += 1
@@ -122,9 +128,11 @@ def _left(_token: None, _error: BaseException, *_: Any, **__: Any) -> None:
     _inside.pop()
 
 
-def _named(total: Sum, connector: Any) -> tuple[str, ...]:
-    """Loads inside a step have names; which requests a layer is saved for no connector says."""
-    return inside_the_step(connector) if total.reason == "load" else ()
+def _named(reason: str, connector: Any, call: str) -> tuple[str, ...]:
+    if reason == "load":
+        return inside_the_step(connector)
+    found = computed_in_the_step(connector)
+    return () if call == "save_kv_layer" and len(found) > MOST_NAMED else found
 
 
 def _step_over(_token: None, _result: Any, connector: Any, *_: Any, **__: Any) -> None:
@@ -136,7 +144,7 @@ def _step_over(_token: None, _result: Any, connector: Any, *_: Any, **__: Any) -
     for total in _sums.values():
         if total.calls and total.total_ns >= LONG_NS:
             wait(total.end_ns - total.total_ns, total.end_ns, total.reason, connector, "layers",
-                 request_ids=_named(total, connector), children=total.children,
+                 request_ids=_named(total.reason, connector, "layers"), children=total.children,
                  calls=total.calls)  # fmt: skip
         if total.calls or total.last_long_ns:
             total.clear()

@@ -14,6 +14,7 @@ from kvtrace.instrument import wrapping
 from kvtrace.instrument.vllm import (
     blocks,
     configuration,
+    invalid,
     loads,
     lookups,
     products,
@@ -66,6 +67,7 @@ def instrument(cls: type) -> None:
     wrapping.after(cls, "_preempt_request", preempted)
     wrapping.after(cls, "_update_waiting_for_remote_kv", promoted)
     wrapping.after(cls, "_free_blocks", blocks_freed)
+    wrapping.around(cls, "_handle_invalid_blocks", invalid.reported, invalid.handled)
 
 
 def made(result: Any, scheduler: Any, *_: Any, **__: Any) -> None:
@@ -200,7 +202,8 @@ def output_comes(
     output = getattr(model_runner_output, "kv_connector_output", None)
     if output is not None and tracks.loads:
         loads.reported(tracks, output, recorder.now())
-    return tracks, steps.returned(tracks, scheduler, scheduler_output)
+    tracks.handled = steps.returned(tracks, scheduler, scheduler_output)
+    return tracks, tracks.handled
 
 
 def output_handled(
@@ -210,6 +213,7 @@ def output_handled(
     """The step is over."""
     del scheduler_output
     tracks, step = token
+    tracks.handled = None
     output = getattr(model_runner_output, "kv_connector_output", None)
     if output is not None and tracks.loads:
         loads.handled(tracks, scheduler, output)
@@ -220,6 +224,7 @@ def output_handled(
 def output_failed(token: tuple[Tracks, Step | None], error: BaseException, *_: Any, **__: Any) -> None:
     """The engine's own error while it handled a step's output: the step was, what it put out is unknown."""
     del error
+    token[0].handled = None
     if token[1] is not None:
         steps.finished(token[1], None, recorder.now())
 

@@ -93,6 +93,7 @@ class Tracks:
         self.refused_track: Track | None = None
         self.visited_track: Track | None = None
         self.steps: dict[int, Step] = {}
+        self.handled: Step | None = None  # whose output the engine is looking at
         self.loads: dict[str, Load] = {}  # asynchronous loads that did not end, by request
         self.holds: Holds = Holds()
         self.speculative = bool(getattr(scheduler, "num_spec_tokens", 0))

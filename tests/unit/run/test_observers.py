@@ -190,3 +190,42 @@ def test_what_a_simulation_chose_says_nothing_of_a_real_choice(tmp_path: Path) -
     run = write_run(tmp_path / "run", span=[real, simulated])
     query = "SELECT evidence, found_tokens, start_ns FROM route ORDER BY evidence"
     assert run.sql(query).rows() == [("native", None, 12), ("predicted", 512, 2)]
+
+
+INSIDE = {
+    "op": "load",
+    "request_id": "a",
+    "transfer_id": "a/load/step-3",
+    "observer": "worker",
+    "process": "worker",
+    "span_id": 3,
+    "start_ns": 20,
+    "end_ns": 50,
+    "tier_from": "disk",
+    "tier_to": "gpu",
+    "tokens": 48,
+    "outcome": "unknown",
+    "attributes": {"shared_by": "2"},
+}
+"""A load inside a step: its worker saw that some block of the step did not arrive, not whose."""
+
+
+def _of_a(path: Path, *rows: dict[str, Any]) -> list[tuple[Any, ...]]:
+    run = write_run(path, span=rows)
+    of_it = "observer, end_ns, outcome, attributes['usable_tokens'], attributes['shared_by']"
+    return run.connection().sql(f"SELECT {of_it} FROM transfer").fetchall()
+
+
+def test_what_arrived_of_a_load_the_scheduler_knows_where_its_worker_does_not(tmp_path: Path) -> None:
+    """Worker 20 |-------| 50, of several loads one broke; scheduler: of this one 16 tokens are usable."""
+    same = {"transfer_id": INSIDE["transfer_id"], "outcome": "partial", "attributes": {"usable_tokens": "16"}}
+    known = WHOLE | {"usable_ns": None} | same
+    assert _of_a(tmp_path / "unknown", known, INSIDE) == [("worker", 50, "partial", "16", "2")]
+    failed = INSIDE | {"outcome": "failed", "attributes": None}
+    assert _of_a(tmp_path / "failed", known, failed) == [("worker", 50, "partial", "16", None)]
+    assert _of_a(tmp_path / "ok", known, INSIDE | {"outcome": "ok"}) == [("worker", 50, "ok", None, "2")]
+
+
+def test_of_another_load_the_scheduler_says_nothing_about_this_one(tmp_path: Path) -> None:
+    other = WHOLE | {"transfer_id": "a/load/1", "outcome": "failed", "attributes": {"usable_tokens": "0"}}
+    assert _of_a(tmp_path / "run", other, INSIDE) == [("worker", 50, "unknown", None, "2")]

@@ -108,6 +108,32 @@ def test_long_calls_of_layers_are_rows_and_short_ones_a_sum_a_step(told: Told) -
     assert (summed["start_ns"], summed["end_ns"]) == (ended - 110 * US, ended), "96 us of stores are no row"
 
 
+def test_layers_that_are_saved_name_those_that_the_step_computes(told: Told) -> None:
+    connector = bound(kind("LayerConnector", told)(), b=None)
+    connector.lasts["save_kv_layer"] = 150 * US
+    connector.save_kv_layer("layer.0")
+    connector.lasts["save_kv_layer"] = 70 * US
+    connector.save_kv_layer("layer.1")
+    connector.save_kv_layer("layer.2")
+    connector.clear_connector_metadata()
+    assert [(row["reason"], named(row)) for row in told.rows] == [("store", ("a",)), ("store", ("a",))]
+    assert {row["attribution"] for row in told.rows} == {"operation"}
+
+
+def test_of_a_big_step_only_the_sum_of_its_layers_has_names(told: Told) -> None:
+    """Names once a layer would cost more than all the rest of the recording."""
+    connector = bound(kind("LayerConnector", told)(), requests=[f"r{n}" for n in range(65)])
+    connector.lasts["save_kv_layer"] = 150 * US
+    connector.save_kv_layer("layer.0")
+    connector.lasts["save_kv_layer"] = 70 * US
+    connector.save_kv_layer("layer.1")
+    connector.save_kv_layer("layer.2")
+    connector.clear_connector_metadata()
+    single, summed = told.rows
+    assert (named(single), single["attribution"]) == (None, "aggregate")
+    assert len(named(summed) or ()) == 65
+
+
 def test_a_sum_begins_anew_with_each_step(told: Told) -> None:
     connector = kind("LayerConnector", told)()
     connector.lasts["save_kv_layer"] = 60 * US

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from kvtrace.instrument.vllm import carrier, inside, layers, worker
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pytest
     from tests.unit.instrument.conftest import Told
 
@@ -66,11 +68,11 @@ def kind(name: str, told: Told) -> type:
     return made
 
 
-def bound(connector: Any, **loads: int | None) -> Any:
+def bound(connector: Any, requests: Sequence[str] = ("a",), **loads: int | None) -> Any:
     """A connector that has bound metadata with these loads: request -> attempt, None for one in the step."""
     metadata = Some(
-        _kvtrace={"step": 1, "requests": ("a",), "loads": tuple(loads), "attempts": tuple(loads.values()),
-                  "tokens": (48,) * len(loads)}
+        _kvtrace={"step": 1, "requests": tuple(requests), "loads": tuple(loads),
+                  "attempts": tuple(loads.values()), "tokens": (48,) * len(loads)}
     )  # fmt: skip
     connector.bind_connector_metadata(metadata)
     return connector
