@@ -31,6 +31,25 @@ def collect(
         str | None, Parameter(help="HOST:PORT for OTLP over gRPC; port 0: any free one.")
     ] = None,
     otlp_http: Annotated[str | None, Parameter(help="HOST:PORT for OTLP over HTTP (/v1/traces).")] = None,
+    kv_events: Annotated[
+        tuple[str, ...],
+        Parameter(
+            help="Where KV events are published: tcp://HOST:PORT or ipc://PATH, with ,replay=URL to fill "
+            "gaps or ,bind to be connected to; or file:///FOLDER, Dynamo's DYN_FILE_KV.",
+            negative=(),
+        ),
+    ] = (),
+    metrics: Annotated[
+        tuple[str, ...], Parameter(help="Pages of metrics to poll: http://HOST:PORT.", negative=())
+    ] = (),
+    status: Annotated[
+        tuple[str, ...],
+        Parameter(
+            help="Status pages to poll: LMCache's http://HOST:PORT/status, Mooncake's /kv_events/status.",
+            negative=(),
+        ),
+    ] = (),
+    every: Annotated[float, Parameter(help="Seconds from one poll of a page to the next.")] = 5.0,
     for_: Annotated[float | None, Parameter(name="--for", help="Stop after so many seconds.")] = None,
     token_file: Annotated[
         Path | None,
@@ -59,8 +78,9 @@ def collect(
         kvtrace collect --out run --otlp-grpc 127.0.0.1:4317 --otlp-http 127.0.0.1:4318
     """
     settings = Settings(
-        out=out, otlp_grpc=otlp_grpc, otlp_http=otlp_http, for_seconds=for_, token_file=token_file,
-        group=group, keep_content=keep_content, max_message_bytes=max_message * _MIB,
+        out=out, otlp_grpc=otlp_grpc, otlp_http=otlp_http, kv_events=kv_events, metrics=metrics,
+        status=status, for_seconds=for_, every_seconds=every, token_file=token_file, group=group,
+        keep_content=keep_content, max_message_bytes=max_message * _MIB,
     )  # fmt: skip
     with _stopping() as stop:
         report = collect_run(settings, stop, listening=_listening, say=_say)

@@ -45,7 +45,7 @@ def address(text: str, option: str) -> Address:
     """
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+    if not colon or host in ("", "*") or not port.isdecimal() or int(port) > 65535:
         raise UsageError(f"{option} {text}: is no HOST:PORT; write it as 127.0.0.1:4317.")
     try:
         found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from kvtrace.collect.addresses import Address
     from kvtrace.collect.feeding import Source
     from kvtrace.collect.intake import Intake
+    from kvtrace.collect.pages.fetching import Place
     from kvtrace.collect.settings import Settings
 
 
@@ -45,6 +47,9 @@ def start(settings: Settings, intake: Intake) -> Started:
     found = Started()
     try:
         _listen(settings, intake, found)
+        if settings.kv_events:
+            _subscribe(settings, intake, found)
+        _poll(settings, intake, found)
     except BaseException:
         found.running.close()
         raise
@@ -70,6 +75,54 @@ def _listen(settings: Settings, intake: Intake, found: Started) -> None:
         source.name = f"{name} {server.address}"
         found.sources.append(source)
         found.listening.append(source.name)
+
+
+def _subscribe(settings: Settings, intake: Intake, found: Started) -> None:
+    """The subscriptions to KV events.
+
+    Raises:
+        UsageError: ZeroMQ's library is not installed.
+    """
+    try:
+        from kvtrace.collect.streams.subscribing import Subscriber
+    except ImportError as error:
+        raise UsageError(
+            f"--kv-events: {error.name} is not installed; pip install 'kvtrace[otlp]'."
+        ) from error
+    from kvtrace.collect.streams.naming import subscription
+    from kvtrace.collect.streams.published import Published
+    from kvtrace.sources.decoded import Options
+
+    options = Options(keep_content=settings.keep_content, digest_key=secrets.token_bytes(32))
+    alone = len(settings.kv_events) == 1
+    wanted = [subscription(text) for text in dict.fromkeys(settings.kv_events)]
+    sources = [Published(f"kv-events {one.url}", options, alone) for one in wanted]
+    subscriber = Subscriber(
+        zip(wanted, sources, strict=True), intake, max_message_bytes=settings.max_message_bytes
+    )
+    found.running.callback(subscriber.stop)
+    found.sources += sources
+    found.listening += subscriber.listening
+
+
+def _poll(settings: Settings, intake: Intake, found: Started) -> None:
+    """The pages."""
+    from kvtrace.collect.pages.fetching import place
+    from kvtrace.collect.pages.metrics import Metrics
+    from kvtrace.collect.pages.polling import Polling
+    from kvtrace.collect.pages.status import Status
+
+    wanted: list[tuple[Place, Source]] = []
+    for url in dict.fromkeys(settings.metrics):
+        where = place(url, "--metrics", "/metrics")
+        wanted.append((where, Metrics(f"metrics {where.shown}")))
+    for url in dict.fromkeys(settings.status):
+        where = place(url, "--status", "/status")
+        wanted.append((where, Status(f"status {where.shown}")))
+    for where, source in wanted:
+        polling = Polling(where, source, intake, every_seconds=settings.every_seconds)
+        found.running.callback(polling.stop)
+        found.sources.append(source)
 
 
 def _server(name: str) -> Callable[..., Listener]:

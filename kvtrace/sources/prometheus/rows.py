@@ -78,7 +78,7 @@ class Rows:
             self._counted["exemplars"] += family.exemplars
             self._family(family, openmetrics=page.openmetrics)
             if len(self._offsets) > ROWS_A_PART:
-                yield self._part()
+                yield self.part()
 
     def rest(self) -> Decoded:
         """The last rows, and losses and notes of the whole file."""
@@ -90,9 +90,10 @@ class Rows:
         notes = [
             text.format(f"{self._counted[what]:,}") for what, text in _NOTES.items() if self._counted[what]
         ]
-        return Decoded(self._part().tables, losses=(*self._lost, *losses), notes=tuple(notes))
+        return Decoded(self.part().tables, losses=(*self._lost, *losses), notes=tuple(notes))
 
-    def _part(self) -> Decoded:
+    def part(self) -> Decoded:
+        """The rows that wait, which may be none."""
         rows = len(self._offsets) - 1
         if not rows:
             return Decoded()

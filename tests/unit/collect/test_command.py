@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from kvtrace import collect
 from kvtrace.cli import main
 from kvtrace.run import open_run
 from tests.unit.collect.collecting import FREE, collector, loads
@@ -74,6 +75,24 @@ def test_it_ends_by_itself_and_says_that_nothing_came(
     assert open_run(run).sql("SELECT count(*) FROM span").item() == 0
 
 
+def test_sources_that_stay_silent_are_named_once_while_it_lasts_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collect, "SILENT_SECONDS", 0.0)
+    with collector(tmp_path, otlp_http=FREE, kv_events=("tcp://127.0.0.1:9",)) as collecting:
+        where = collecting.address("otlp-http")
+        time.sleep(1.5)
+    assert collecting.said == [
+        f"otlp-http {where}: nothing came in 0 s; no exporter sent anything.",
+        "kv-events tcp://127.0.0.1:9: nothing came in 0 s; nobody publishes there, or no event happened.",
+    ]
+    assert collecting.report is not None
+    assert [source.notes for source in collecting.report.sources] == [
+        ("nothing came: no exporter sent anything",),
+        ("nothing came: nobody publishes there, or no event happened",),
+    ]
+
+
 def test_a_kill_leaves_no_run_and_a_folder_without_content(tmp_path: Path) -> None:
     process = begin("--out", str(tmp_path / "run"), "--otlp-grpc", FREE)
     call(listener(process, "otlp-grpc"), loads(3))
@@ -93,6 +112,11 @@ def test_a_kill_leaves_no_run_and_a_folder_without_content(tmp_path: Path) -> No
         (["--otlp-http", "0.0.0.0:0"], "--token-file"),
         (["--otlp-http", FREE, "--for", "0"], "--for 0.0"),
         (["--otlp-http", FREE, "--max-message", "0"], "--max-message"),
+        (["--otlp-http", FREE, "--every", "-1"], "--every"),
+        (["--kv-events", "127.0.0.1:5557"], "--kv-events"),
+        (["--kv-events", "tcp://0.0.0.0:0,bind"], "--kv-events"),
+        (["--metrics", "127.0.0.1:8000"], "--metrics"),
+        (["--status", "ftp://127.0.0.1"], "--status"),
     ],
 )
 def test_what_makes_no_sense_is_one_sentence(
