@@ -31,7 +31,9 @@ def cells(row: dict[str, Any]) -> tuple[str, str, str, str]:
     poll = _phase(took, "poll", row["end_ns"], row["reported_ns"])
     usable = _phase(took, "usable", row["reported_ns"], row["usable_ns"])
     if row["body"] == "whole":
-        submit = poll = "not apart"
+        submit = poll = "not told apart"
+    if row["body"] == "with_wait" and row["asked_ns"] == row["start_ns"]:
+        submit = "not told apart"
     if row["name"] == "load_inside_step":
         poll = "none (inside a step)"
     if "ended_to_usable" in took:

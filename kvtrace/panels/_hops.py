@@ -137,7 +137,9 @@ def phases(hop: dict[str, Any]) -> list[Phase]:
         end = end if reported is None else reported
         found = [Phase(body, start, end), *_between("usable", end, usable)]
         return [phase for phase in found if _forward(phase)]
-    found = [*_between("submit", asked, start), Phase(body, start, end)]
+    # Who calls the asking its start does not say that nothing passed in between.
+    submit = [] if body == "copy_or_wait" and asked == start else _between("submit", asked, start)
+    found = [*submit, Phase(body, start, end)]
     if reported is None:
         found += _between("ended_to_usable", end, usable)
     else:

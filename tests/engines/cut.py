@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.engines.configuration import HASH_LOG, HOST_TIMES, STORAGE_TRACE
+from tests.engines.configuration import HASH_LOG, STORAGE_TRACE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-RENAMED = ("otlp.binpb", "otlp-metrics.binpb", "kv-events.jsonl", HOST_TIMES)
+RENAMED = ("otlp.binpb", "otlp-metrics.binpb", "kv-events.jsonl")
 LENGTH_BYTES = 4
 
 

@@ -33,7 +33,7 @@ _OFFLOADING_CAPTURED = (
     "vLLM's API server, unmodified, under `kvtrace run`, on CPU cores of one machine, with its own "
     "offloading to the host. vLLM's spec for that wants a device with streams: HostSpec replaces its worker "
     "by a thread that copies one job after the other and lets each last for a while; scheduler, manager, "
-    "metrics and events are vLLM's. host-times.jsonl is what that thread measured of its own copies (wall "
+    "metrics and events are vLLM's. host_times is what that thread measured of its own copies (wall "
     "clock, ns). vLLM's spans (OTLP/gRPC) are in otlp.binpb, attributes whose value is an absolute path "
     "taken out; spool/*.kvspool are what vLLM's processes recorded from inside; kv-events.jsonl is vLLM's "
     "ZMQ stream decoded, token ids replaced by their number; responses.jsonl is the client's view (wall "
@@ -50,8 +50,12 @@ def of(
     python: Path,
     marks_ns: dict[str, int],
     removed: dict[str, int],
+    host_times: list[dict[str, object]],
 ) -> dict[str, object]:
-    """Everything that changes the meaning of what was recorded; ports are examples, paths relative."""
+    """Everything that changes the meaning of what was recorded; ports are examples, paths relative.
+
+    `host_times` is what host_offload.py measured of its copies.
+    """
     return {
         "scenario": name,
         "story": story,
@@ -61,6 +65,7 @@ def of(
         "configuration": settings(configuration),
         "marks_ns": marks_ns,
         "removed_attributes": removed,
+        **({"host_times": host_times} if host_times else {}),
         "synthetic": False,
         "model": {
             "name": model.NAME,

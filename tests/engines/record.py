@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from tests.engines import description, drive
+from tests.engines.configuration import HOST_TIMES
 from tests.engines.cut import Cutter
 from tests.engines.ended import ended_well
 from tests.engines.environment import engine_python
@@ -105,6 +106,7 @@ def _record(scenario: Scenario, stack: Stack, cutter: Cutter, *, python: Path, o
         python=python,
         marks_ns=stage.marks_ns,
         removed=scrub(raw / "otlp.binpb", python=python),
+        host_times=_json_lines(stack.folder / HOST_TIMES),
     )
     (raw / "recording.json").write_text(json.dumps(about, indent=2) + "\n")
     require_private(raw)
@@ -123,6 +125,10 @@ def _take(spools: list[Path], raw: Path) -> None:
     (raw / "spool").mkdir()
     for spool in spools:
         shutil.copy(spool, raw / "spool")
+
+
+def _json_lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def _vllm_page(stack: Stack, to: Path) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.engines.process import Child
 
 HERE = Path(__file__).parent
-READY_TIMEOUT_S = 180.0
+READY_TIMEOUT_S = 600.0
 NATIVE = "native"
 """The run that `kvtrace run` writes of vLLM, in the work folder."""
 NATIVE_CACHE = "native-cache"

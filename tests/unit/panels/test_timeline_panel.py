@@ -142,7 +142,10 @@ def test_without_a_report_poll_and_usable_are_one_and_no_zero(tmp_path: Path) ->
 def test_a_copy_that_nobody_stood_beside_is_not_drawn_as_one(tmp_path: Path) -> None:
     run = drawn(tmp_path, decided(10, 45, 50))
     assert told(run) == [("under_way", 10, 45), ("usable", 45, 50)]
-    assert words(run) == "submit not apart, under way, copy not seen 35 ms, poll not apart, usable 5 ms"
+    assert (
+        words(run)
+        == "submit not told apart, under way, copy not seen 35 ms, poll not told apart, usable 5 ms"
+    )
     assert "load host → gpu" not in {
         trace.name for trace in timeline.draw(timeline.data(run)).data if max(trace.y) > 5
     }
@@ -155,6 +158,15 @@ def test_a_start_that_is_only_the_handing_over_says_so(tmp_path: Path) -> None:
     run = drawn(tmp_path, decided(10, 45, 50), copied(12, 20, 30, **own), reported(13, 42))
     assert [kind for kind, *_ in told(run)] == ["submit", "copy_or_wait", "poll", "usable"]
     assert words(run) == "submit 10 ms, copy or waiting 10 ms, poll 12 ms, usable 8 ms"
+
+
+def test_who_calls_the_asking_its_start_measured_no_submit_of_zero(tmp_path: Path) -> None:
+    own = {"observer": "server", "tier_from": "disk", "tier_to": "host", "component": "lmcache.l2.fs"}
+    run = drawn(tmp_path, copied(20, 20, 30, **own))
+    assert told(run) == [("copy_or_wait", 20, 30)]
+    assert words(run) == (
+        "submit not told apart, copy or waiting 10 ms, poll not observed, usable not observed"
+    )
 
 
 def test_a_copy_whose_end_nobody_saw_has_no_later_phase(tmp_path: Path) -> None:
