@@ -2,6 +2,7 @@
 
     <invariant>.py  one file an invariant: a function of its own name, (run, asked) -> findings
     _findings.py    what a finding is, which losses count
+    _objects.py     what a cache's objects went through, event by event
     _pool.py        what the scheduler's process compared inside vLLM
 
 An invariant is a file: a new one is found by listing the folder.
@@ -44,26 +45,31 @@ def invariants() -> tuple[str, ...]:
     return tuple(sorted(name for name in names if not name.startswith("_")))
 
 
-def lock_contract(run: Run, *, bound_s: float = 60.0) -> pl.DataFrame:
+def lock_contract(run: Run, *, bound_s: float = 60.0, only: tuple[str, ...] = ()) -> pl.DataFrame:
     """Is the state that transfers need protected while they need it, and let go once?
 
-    All invariants are asked, by name: completes_within_bound (what was submitted completes),
-    freed_once (a hold's GPU blocks are given back once), held_block_not_reused (a GPU block that a hold keeps
-    is handed out to nobody), released_once (a lock that was taken is released once). A violated one has a row
-    a violation; any other has one row that says what it rests on.
+    All invariants are asked, by name. Of GPU blocks: freed_once (a hold's blocks are given back once) and
+    held_block_not_reused (handed out to nobody while it keeps them). Of transfers: completes_within_bound
+    (what was submitted completes) and transfers_end_once. Of a cache's locks: released_once, read_within_ttl,
+    not_removed_while_locked, not_written_while_locked, readable_was_written,
+    reservation_written_or_returned, reservation_all_or_nothing, read_only_what_was_locked. Of LMCache's
+    server: found_adds_up, served_keys_touched, lru_order, nothing_left_at_idle and records_complete. A
+    violated one has a row a violation; any other has one row that says what it rests on.
 
-    violated was seen, whatever else is missing. pass needs complete records: with losses, or where only a
-    part was watched, it is inconclusive. unobserved: the kind of record it needs is wholly absent.
-    not_applicable: nothing it is about was in the run.
+    violated was seen, or follows from the absence of a record while none was missing yet. pass needs complete
+    records: with losses, or where only a part was watched, it is inconclusive. unobserved: the kind of record
+    it needs is wholly absent. not_applicable: nothing it is about was in the run.
 
     Args:
         run: the run
         bound_s: seconds in which what was submitted, or locked, must complete
+        only: only these invariants; none named: all
 
     Columns:
         invariant: its name
         status: pass, violated, inconclusive, unobserved or not_applicable
-        severity: error or warning (it was bound to happen by a configured time to live); null unless violated
+        severity: error or warning (it was bound to happen, by a configured time to live or a forced clear);
+            null unless violated
         request_id: whose state it was; null when not known
         key: the cache key, or the number of the GPU block; null for an invariant as a whole
         time_ns: when, unix ns; of what did not complete when it was overdue
@@ -75,10 +81,14 @@ def lock_contract(run: Run, *, bound_s: float = 60.0) -> pl.DataFrame:
     """
     if not (math.isfinite(bound_s) and 0 < bound_s < 1e9):
         raise UsageError(f"lock_contract: bound_s must be above 0 and below 1e9 seconds, not {bound_s}.")
-    asked = Asked(bound_ns=round(bound_s * 1e9))
+    if unknown := sorted(set(only) - set(invariants())):
+        raise UsageError(
+            f"lock_contract: no invariant {', '.join(unknown)}; there are {', '.join(invariants())}."
+        )
+    asked = Asked(run, round(bound_s * 1e9))
     rows = [
         (name, one.status, one.severity, one.request_id, one.key, one.time_ns, one.detail, one.evidence)
-        for name in invariants()
+        for name in only or invariants()
         for one in getattr(importlib.import_module(f"{__name__}.{name}"), name)(run, asked)
     ]
     return pl.DataFrame(rows, schema=COLUMNS, orient="row")

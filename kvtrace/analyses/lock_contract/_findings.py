@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
+from kvtrace.analyses._text import many
+from kvtrace.analyses.lock_contract._objects import OBJECTS
+from kvtrace.run.derived import spilling
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+    import duckdb
 
     from kvtrace.run import Run
 
@@ -18,9 +25,18 @@ _EVIDENCE = ("native", "shim", "derived")
 
 @dataclass(frozen=True)
 class Asked:
-    """The options of the question."""
+    """What is asked of which run."""
 
+    run: Run
     bound_ns: int
+
+    @cached_property
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """A database of the run that has the tables of `_objects`, made when the first invariant needs it."""
+        connection = spilling(self.run)
+        for statement in OBJECTS:
+            connection.execute(statement)
+        return connection
 
 
 @dataclass(frozen=True)
@@ -54,14 +70,71 @@ def products(run: Run) -> set[str]:
     return {name for (name,) in found.fetchall()}
 
 
-def lost(run: Run, ops: tuple[str, ...], processes: Iterable[str] | None = None) -> int:
-    """Records of these ops (or of unknown ones) that are missing, of these processes or of unknown ones."""
+@dataclass(frozen=True)
+class Missing:
+    """Records that are missing: how many, and until when nothing is."""
+
+    count: int
+    until_ns: int
+
+    @property
+    def said(self) -> str | None:
+        """What they leave open; None without any."""
+        return f"{many(self.count, 'record')} missing" if self.count else None
+
+    def shows(self, findings: Iterable[Finding]) -> list[Finding]:
+        """Those that rest on the absence of a record, and come before the first that can be missing."""
+        return [one for one in findings if one.time_ns is not None and one.time_ns < self.until_ns]
+
+
+def missing(run: Run, ops: tuple[str, ...] = (), processes: Iterable[str | None] | None = None) -> Missing:
+    """Losses of these ops (or of unknown ones), of these processes or of unknown ones."""
+    named = None if processes is None else list(processes)
     query = """
-        SELECT coalesce(sum(count), 0)::DOUBLE FROM loss WHERE cause IS DISTINCT FROM $no_loss
-            AND (op IS NULL OR op IN (SELECT unnest($ops)))
+        SELECT coalesce(sum(count), 0)::DOUBLE, coalesce(min(coalesce(from_ns, -1)), 9223372036854775807)
+        FROM loss WHERE cause IS DISTINCT FROM $no_loss AND (op IS NULL OR op IN (SELECT unnest($ops)))
             AND ($all OR process IS NULL OR process IN (SELECT unnest($processes)))
     """
-    names = list(processes or ())
-    params = {"no_loss": NO_LOSS, "ops": list(ops), "all": processes is None, "processes": names}
-    ((count,),) = run.connection().sql(query, params=params).fetchall()
-    return int(count)
+    everyone = named is None or None in named
+    params = {"no_loss": NO_LOSS, "ops": list(ops), "all": everyone, "processes": named or []}
+    ((count, until_ns),) = run.connection().sql(query, params=params).fetchall()
+    return Missing(int(count), until_ns)
+
+
+def missing_events(run: Run, asked: Asked) -> Missing:
+    """Losses of the caches whose objects are judged."""
+    rows = asked.connection.sql("SELECT DISTINCT process FROM object_event").fetchall()
+    return missing(run, (), [name for (name,) in rows])
+
+
+def untold(run: Run, asked: Asked) -> Finding | None:
+    """Why nothing that rests on a cache's own events can be judged; None when it has some."""
+    ((told,),) = asked.connection.sql("SELECT count(*) FROM object_step").fetchall()
+    if told:
+        return None
+    if has_lmcache(run):
+        return Finding("unobserved", "no event of the cache itself was recorded (kvtrace run would)")
+    return Finding("not_applicable", "no cache with locks in this run")
+
+
+def has_lmcache(run: Run) -> bool:
+    """Whether LMCache took part in the run."""
+    query = """SELECT (SELECT count(*) FROM span WHERE starts_with(component, 'lmcache'))
+        + (SELECT count(*) FROM block WHERE starts_with(component, 'lmcache'))"""
+    ((rows,),) = run.connection().sql(query).fetchall()
+    return bool(rows) or "lmcache" in products(run)
+
+
+def judged(violations: Sequence[Finding], undecided: Iterable[str | None], held: Finding) -> list[Finding]:
+    """The violations; without one why none can be excluded; else that it holds."""
+    if violations:
+        return list(violations)
+    why = "; ".join(part for part in undecided if part)
+    if why:
+        return [Finding("inconclusive", f"{held.detail}; {why}" if held.detail else why, held.evidence)]
+    return [held]
+
+
+def late(count: int) -> str | None:
+    """What objects leave open that were there before the records began."""
+    return f"{many(count, 'key')} there before the records began" if count else None

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvtrace.analyses._text import many
-from kvtrace.analyses.lock_contract._findings import NO_LOSS, Finding, products
+from kvtrace.analyses.lock_contract._findings import NO_LOSS, Finding, Status, products
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kvtrace.run import Run
 
 _SCHEDULERS = """
@@ -53,16 +55,24 @@ class Compared:
     lost: int
 
 
-def broken(run: Run, reason: str, detail: str) -> list[Finding]:
-    """Every violation that was seen."""
+def answer(
+    run: Run, reason: str, detail: str, held: Callable[[Compared], tuple[Status, str]]
+) -> list[Finding]:
+    """Every violation that was seen; without one why it cannot be judged, else what `held` says."""
     rows = run.connection().sql(_BROKEN, params={"reason": reason}).fetchall()
-    return [
-        Finding("violated", detail.format(key=key), evidence, "error", request_id, key, time_ns)
-        for request_id, key, time_ns, evidence in rows
-    ]
+    if rows:
+        return [
+            Finding("violated", detail.format(key=key), evidence, "error", request_id, key, time_ns)
+            for request_id, key, time_ns, evidence in rows
+        ]
+    found = _compared(run)
+    if (why := _unjudged(run, found)) is not None:
+        return [why]
+    status, told = held(found)
+    return [Finding(status, told, "shim" if status == "pass" else None)]
 
 
-def compared(run: Run) -> Compared:
+def _compared(run: Run) -> Compared:
     """What was compared where."""
     rows = run.connection().sql(_SCHEDULERS, params={"no_loss": NO_LOSS}).fetchall()
     mine = [row for row in rows if row[0]]
@@ -70,7 +80,7 @@ def compared(run: Run) -> Compared:
     return Compared(len(rows), len(mine), allocations, holds, ended, int(sum(row[4] for row in rows)))
 
 
-def unjudged(run: Run, found: Compared) -> Finding | None:
+def _unjudged(run: Run, found: Compared) -> Finding | None:
     """Why neither invariant of the pool can be judged; None when they can."""
     if not found.schedulers:
         if "vllm" in products(run):

@@ -1,9 +1,11 @@
-"""What was submitted completes within a bound: nothing else tells a backend that hangs.
+"""What was submitted completes within a bound: nothing else tells a backend that hangs (I5).
 
 submit |------------ bound ------------|
 load   |------------------------------------|        completed late: violated
 load   |---------------------------------- ...       open, its process recorded on beyond: violated
 load   |------------- ... end of the records         open, not long enough recorded: inconclusive
+
+A server's search in its L2 (`l2.prefetch.lookup`) is judged as a transfer is: a dead L2 stops it first.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kvtrace.analyses._text import duration, many, visible
 from kvtrace.analyses.hold import LASTING
-from kvtrace.analyses.lock_contract._findings import NO_LOSS, Asked, Finding, lost, weakest
+from kvtrace.analyses.lock_contract._findings import NO_LOSS, Asked, Finding, missing, weakest
 
 if TYPE_CHECKING:
     from typing import Any
@@ -22,14 +24,23 @@ if TYPE_CHECKING:
 OPS = ("load", "store")
 _SUBMITTED = """
 , blind AS (
-    SELECT DISTINCT op, process FROM loss WHERE cause IS DISTINCT FROM $no_loss
+    SELECT op, process, min(coalesce(from_ns, -1)) AS from_ns FROM loss
+    WHERE cause IS DISTINCT FROM $no_loss GROUP BY op, process
+), asked AS (
+    SELECT op, request_id, tier_from, tier_to, evidence, submit_ns, start_ns, end_ns, outcome, process
+    FROM transfer
+    UNION ALL
+    SELECT 'l2 lookup', request_id, NULL, NULL, evidence, submit_ns, start_ns, end_ns, outcome, process
+    FROM span
+    WHERE op IS NULL AND name = 'l2.prefetch.lookup' AND (end_ns IS NULL OR end_ns >= start_ns)
 ), submitted AS (
     SELECT
         t.op, t.request_id, t.tier_from, t.tier_to, t.evidence, t.end_ns, p.last_ns,
         least(t.submit_ns, t.start_ns)::HUGEINT AS asked_ns,
         EXISTS (SELECT 1 FROM blind b
-            WHERE (b.op IS NULL OR b.op = t.op) AND (b.process IS NULL OR b.process = t.process)) AS lossy
-    FROM transfer t LEFT JOIN process_end p ON p.process = t.process
+            WHERE (b.op IS NULL OR b.op = t.op) AND (b.process IS NULL OR b.process = t.process)
+                AND b.from_ns <= least(t.submit_ns, t.start_ns)::HUGEINT + $bound) AS lossy
+    FROM asked t LEFT JOIN process_end p ON p.process = t.process
     WHERE t.evidence IS DISTINCT FROM 'predicted'
         AND (t.end_ns IS NOT NULL OR t.outcome IS NULL OR t.outcome IN ('open', 'unknown', 'ok', 'partial'))
 ), judged AS (
@@ -66,9 +77,8 @@ def completes_within_bound(run: Run, asked: Asked) -> list[Finding]:
         undecided.append(f"{many(number['short'], 'transfer')} open, not recorded for the bound")
     if number.get("lossy"):
         undecided.append(f"{many(number['lossy'], 'transfer')} open, whose end may be among lost records")
-    missing = lost(run, OPS)
-    if missing:
-        undecided.append(f"{many(missing, 'record')} missing that may be transfers")
+    if (lost := missing(run, OPS)).count:
+        undecided.append(f"{lost.said} that may be transfers")
     if undecided:
         return [Finding("inconclusive", "; ".join(undecided), evidence)]
     within = duration(asked.bound_ns)
@@ -79,7 +89,7 @@ def _violated(
     request_id: str | None, op: str, start: str, end: str, evidence: str | None, time_ns: int, took_ns: float,
     still: Any,
 ) -> Finding:  # fmt: skip
-    what = f"{op} {visible(start)} -> {visible(end)}"
+    what = f"{op} {visible(start)} -> {visible(end)}" if op in OPS else op
     detail = (
         f"{what} open after {duration(took_ns)}" if still else f"{what} completed after {duration(took_ns)}"
     )

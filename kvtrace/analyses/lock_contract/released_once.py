@@ -1,13 +1,14 @@
-"""Every lock that was taken is released once: not more often, and not never.
+"""Every lock that was taken is released once: not more often, and not never (I1).
 
-    key   locked 2     unlocked 1  unlocked 1     balance 2 1 0: released once
-    key   locked 1     unlocked 1  unlocked 1     balance 1 0 -1: released more often than locked
-    key   locked 1     ...                        balance 1: never released, or not yet
+    object  locked 2     unlocked 1  unlocked 1     balance 2 1 0: released once
+    object  locked 1     unlocked 1  unlocked 1     balance 1 0 -1: released more often than locked
+    object  locked 1     ...                        balance 1: never released, or not yet
+    object  locked 1 |-- time to live --|  locked   never released: it ran out, and counts from 1 again
 
-A trace of calls (LMCache's storage trace) says that a lock was asked for (`reason` = asked), never that it
-was granted. What was asked for is then the most that can have been locked: more releases than that are a
-violation, as many prove that each was granted and released, fewer prove nothing. A key whose first record is
-a release was locked before the records began.
+Where the cache itself says what it locked, its word counts. A trace of calls (LMCache's storage trace) says
+that a lock was asked for (`reason` = asked), never that it was granted. What was asked for is then the most
+that can have been locked: more releases than that are a violation, as many prove that each was granted and
+released, fewer prove nothing. An object whose first record is a release was locked before the records began.
 """
 
 from __future__ import annotations
@@ -15,78 +16,104 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace.analyses._text import count, duration, many
-from kvtrace.analyses.lock_contract._findings import Asked, Finding, lost, products, weakest
+from kvtrace.analyses.lock_contract._findings import Asked, Finding, has_lmcache, missing_events, weakest
 
 if TYPE_CHECKING:
     from kvtrace.run import Run
 
 _BALANCE = """
-WITH event AS (
-    SELECT
-        process, engine, component, key_space, key, rank, object_group, time_ns, request_id, ttl_ns, evidence,
-        (CASE WHEN event = 'locked' THEN 1 ELSE -1 END * coalesce(count, 1)::HUGEINT) AS step,
-        event = 'locked' AS takes, coalesce(reason = 'asked', false) AS asked
-    FROM block
-    WHERE event IN ('locked', 'unlocked') AND key IS NOT NULL AND evidence IS DISTINCT FROM 'predicted'
+WITH step AS (
+    SELECT object, life, session, place, key, process, request_id, evidence, time_ns,
+        event = 'locked' AS takes, least_n, most_n, read_ttl_ns AS ttl_ns, false AS asked
+    FROM object_step WHERE event IN ('locked', 'unlocked')
+    UNION ALL
+    SELECT object, 0, 0, row_number() OVER (PARTITION BY object ORDER BY time_ns, seq NULLS FIRST, event),
+        key, process, request_id, evidence, time_ns, event = 'locked', coalesce(count, 1), coalesce(count, 1),
+        ttl_ns, true
+    FROM object_event WHERE asked AND event IN ('locked', 'unlocked') AND NOT told
+), calls AS (
+    SELECT object, sum(CASE WHEN event = 'locked' THEN count ELSE -count END) = 0 AS even
+    FROM object_event WHERE asked AND event IN ('locked', 'unlocked') GROUP BY object
 ), running AS (
-    SELECT *, sum(step) OVER (
-        PARTITION BY process, engine, component, key_space, key, rank, object_group
-        ORDER BY time_ns, takes DESC ROWS UNBOUNDED PRECEDING) AS balance
-    FROM event
-), keyed AS (
+    SELECT *, sum(CASE WHEN takes THEN most_n ELSE -least_n END) OVER (
+        PARTITION BY object, life, session ORDER BY place ROWS UNBOUNDED PRECEDING) AS balance
+    FROM step
+), held AS (
     SELECT
-        key, process, max(request_id) AS request_id, bool_or(asked) AS asked, min(ttl_ns)::HUGEINT AS ttl_ns,
-        min(balance) < 0 AS over, sum(step) > 0 AS still, min(time_ns) FILTER (balance < 0) AS over_ns,
-        max(time_ns) FILTER (takes) AS taken_ns, arg_min(takes, (time_ns, NOT takes)) AS begins,
-        coalesce(sum(step) FILTER (takes), 0) AS taken, -coalesce(sum(step) FILTER (NOT takes), 0) AS given,
-        list(DISTINCT evidence) AS words
-    FROM running GROUP BY process, engine, component, key_space, key, rank, object_group
+        object, life, session, any_value(key) AS key, any_value(process) AS process, bool_or(asked) AS asked,
+        max(request_id) AS request_id, min(ttl_ns)::HUGEINT AS ttl_ns, list(DISTINCT evidence) AS words,
+        min(balance) < 0 AS over, min(time_ns) FILTER (balance < 0) AS over_ns,
+        max(time_ns) FILTER (takes)::HUGEINT AS taken_ns, arg_min(takes, place) AS begins,
+        coalesce(sum(least_n) FILTER (takes), 0) AS taken,
+        coalesce(sum(most_n) FILTER (takes), 0) AS taken_most,
+        coalesce(sum(least_n) FILTER (NOT takes), 0) AS given,
+        coalesce(sum(most_n) FILTER (NOT takes), 0) AS given_most
+    FROM running GROUP BY object, life, session
+), gone AS (
+    SELECT object, life, session FROM object_step WHERE event IN ('removed', 'expired') AND NOT ran_out
+), stray AS (  -- a release that released nothing, though no time to live was over and no read had failed
+    SELECT object, key, process, time_ns, evidence, reason = 'unreleased' AND NOT ran_out AND held_most <= 0
+        AND locked_ns IS NOT NULL AND coalesce(lag(reason) OVER (PARTITION BY object ORDER BY place), '')
+            NOT LIKE 'l1_retrieve:%' AS is_stray
+    FROM object_step
 ), judged AS (
-    SELECT *, last_ns::HUGEINT - taken_ns AS open_ns, CASE
+    SELECT h.* EXCLUDE (words), h.words, c.last_ns::HUGEINT - taken_ns AS open_ns, CASE
         WHEN over AND begins THEN 'over'
         WHEN NOT begins THEN 'late'
-        WHEN still AND NOT asked AND last_ns::HUGEINT - taken_ns > ttl_ns THEN 'expired'
-        WHEN still AND NOT asked AND last_ns::HUGEINT - taken_ns > $bound THEN 'kept'
-        WHEN still THEN 'still' ELSE 'released' END AS kind
-    FROM keyed, (SELECT max(time_ns) AS last_ns FROM block)
+        WHEN g.object IS NOT NULL AND taken > given_most THEN 'gone'
+        WHEN NOT asked AND taken > given_most AND (c.last_ns::HUGEINT - taken_ns > ttl_ns
+            OR h.session < max(h.session) OVER (PARTITION BY h.object, h.life)) THEN 'expired'
+        WHEN NOT asked AND taken > given_most AND c.last_ns::HUGEINT - taken_ns > $bound THEN 'kept'
+        WHEN given = taken_most AND taken = given_most THEN 'released'
+        WHEN taken > given_most THEN 'still'
+        WHEN NOT asked AND e.even THEN 'released'
+        ELSE 'unsure' END AS kind, coalesce(over_ns, taken_ns) AS at_ns
+    FROM held h LEFT JOIN cache_end c ON c.process IS NOT DISTINCT FROM h.process
+    LEFT JOIN calls e USING (object) LEFT JOIN gone g USING (object, life, session)
+    UNION ALL BY NAME
+    SELECT object, key, process, time_ns AS over_ns, [evidence] AS words, 'stray' AS kind, false AS asked
+    FROM stray WHERE is_stray
 )
 """
 _SUMS = """
-SELECT kind, count(*), sum(taken)::DOUBLE, sum(given)::DOUBLE, bool_or(asked),
-    list_distinct(flatten(list(words))), list(DISTINCT process), count(*) > count(process)
+SELECT kind, count(*), coalesce(sum(taken), 0)::DOUBLE, coalesce(sum(given), 0)::DOUBLE, bool_or(asked),
+    list_distinct(flatten(list(words)))
 FROM judged GROUP BY kind ORDER BY kind
 """
 _VIOLATED = """
 SELECT kind, request_id, key, words, asked, taken::DOUBLE, given::DOUBLE, open_ns::DOUBLE, ttl_ns::DOUBLE,
-    CASE kind WHEN 'over' THEN over_ns WHEN 'expired' THEN taken_ns + ttl_ns
+    CASE kind WHEN 'over' THEN over_ns WHEN 'stray' THEN over_ns WHEN 'expired' THEN taken_ns + ttl_ns
         ELSE taken_ns + $bound END::BIGINT
-FROM judged WHERE kind IN ('over', 'expired', 'kept') ORDER BY 10, key, request_id
+FROM judged WHERE kind IN ('over', 'stray', 'expired', 'kept') ORDER BY 10, key, request_id
 """
+_BROKEN = {"over", "stray", "expired", "kept"}
 
 
 def released_once(run: Run, asked: Asked) -> list[Finding]:
-    """By key, rank and object group; with losses of the locks' source nothing is judged."""
-    connection, params = run.connection(), {"bound": asked.bound_ns}
+    """By object; with losses of the locks' source nothing is judged."""
+    connection, params = asked.connection, {"bound": asked.bound_ns}
     sums = connection.sql(_BALANCE + _SUMS, params=params).fetchall()
     if not sums:
         return [_nothing(run)]
-    named = {name for row in sums for name in row[6] or [] if name is not None}
-    missing = lost(run, (), None if any(row[7] for row in sums) else named)
+    lost = missing_events(run, asked)
     number = {row[0]: row[1] for row in sums}
-    if not missing and number.keys() & {"over", "expired", "kept"}:
-        return [_violation(*row) for row in connection.sql(_BALANCE + _VIOLATED, params=params).fetchall()]
+    rows = connection.sql(_BALANCE + _VIOLATED, params=params).fetchall() if number.keys() & _BROKEN else []
+    if violations := lost.shows(_violation(*row) for row in rows):
+        return violations
     only_asked = any(row[4] for row in sums)
     taken, given = (count(sum(row[place] for row in sums)) for place in (2, 3))
     told = f"{taken} locks {'asked for' if only_asked else 'taken'} and {given} released"
     evidence = weakest(word for row in sums for word in row[5] or [None])
-    if missing:
-        return [Finding("inconclusive", f"{told}; {many(missing, 'record')} missing", evidence)]
-    if number.get("late"):
-        return [Finding("inconclusive", f"{told}; some were taken before the records began", evidence)]
-    if number.get("still"):
-        why = "which were granted was not told" if only_asked else "some may be released later"
-        return [Finding("inconclusive", f"{told}; {why}", evidence)]
-    return [Finding("pass", f"{told}, on {many(number['released'], 'key')}", evidence)]
+    for kind, why in (
+        ("late", "some were taken before the records began"),
+        ("still", "which were granted was not told" if only_asked else "some may be released later"),
+        ("unsure", "how many locks an event took or released was not told"),
+    ):
+        if number.get(kind) and not lost.count:
+            return [Finding("inconclusive", f"{told}; {why}", evidence)]
+    if lost.count:
+        return [Finding("inconclusive", f"{told}; {lost.said}", evidence)]
+    return [Finding("pass", f"{told}, on {many(number.get('released', 0), 'key')}", evidence)]
 
 
 def _violation(
@@ -99,6 +126,8 @@ def _violation(
         return Finding("violated", detail, evidence, "warning", request_id, key, time_ns)
     if kind == "kept":
         detail = f"locked and not released {duration(open_ns)} later"
+    elif kind == "stray":
+        detail = "released though none of its locks was left: another request's lock may be gone"
     else:
         detail = (
             f"released {count(given)} times, {'asked for' if only_asked else 'locked'} {count(taken)} times"
@@ -107,8 +136,6 @@ def _violation(
 
 
 def _nothing(run: Run) -> Finding:
-    query = "SELECT count(*) FROM span WHERE starts_with(component, 'lmcache')"
-    ((rows,),) = run.connection().sql(query).fetchall()
-    if rows or "lmcache" in products(run):
+    if has_lmcache(run):
         return Finding("unobserved", "no lock was recorded (lmcache server --trace-level storage would)")
     return Finding("not_applicable", "no cache with locks in this run")

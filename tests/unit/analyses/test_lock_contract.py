@@ -62,9 +62,10 @@ def lock(event: str, at: float, key: str = "k", count: int | None = 1, **more: A
 
 def told(run: Run, invariant: str, **options: Any) -> list[tuple[str, str]]:
     """Status and detail of an invariant's rows."""
-    found = lock_contract(run, **options)
+    found = lock_contract(run, only=(invariant,), **options)
     assert found.schema == COLUMNS
-    return [(row["status"], row["detail"]) for row in found.to_dicts() if row["invariant"] == invariant]
+    assert set(found["invariant"]) == {invariant}
+    return [(row["status"], row["detail"]) for row in found.to_dicts()]
 
 
 def status(run: Run, invariant: str, **options: Any) -> str:
@@ -74,7 +75,9 @@ def status(run: Run, invariant: str, **options: Any) -> str:
 
 def test_every_file_of_the_folder_is_an_invariant_and_gives_at_least_a_row(tmp_path: Path) -> None:
     found = lock_contract(write_run(tmp_path / "run"))
-    assert invariants() == ("completes_within_bound", "freed_once", "held_block_not_reused", "released_once")
+    assert {"completes_within_bound", "freed_once", "held_block_not_reused", "released_once"} < set(
+        invariants()
+    )
     assert found["invariant"].to_list() == list(invariants())
 
 
@@ -262,7 +265,7 @@ def locks(tmp_path: Path, *rows: Row, loss: tuple[Row, ...] = ()) -> Run:
 
 def test_as_many_releases_as_locks_pass_asked_or_granted(tmp_path: Path) -> None:
     rows = [lock("locked", 1, count=2), lock("unlocked", 2), lock("unlocked", 3)]
-    rows += [lock("locked", 1, "q", reason="asked"), lock("unlocked", 1, "q")]
+    rows += [lock(word, 1, "q", reason="asked", process="l1") for word in ("locked", "unlocked")]
     assert told(locks(tmp_path, *rows), "released_once") == [
         ("pass", "3 locks asked for and 3 released, on 2 keys")
     ]
