@@ -10,9 +10,16 @@ from kvtrace.cli._text import sentence
 from kvtrace.errors import UsageError
 
 _OPTIONS = ("--out", "--otlp", "--group")
+_FLAG = "--attach-lmcache"
 
 
-def run(*command: str, out: Path | None = None, otlp: str | None = None, group: str | None = None) -> int:
+def run(
+    *command: str,
+    out: Path | None = None,
+    otlp: str | None = None,
+    group: str | None = None,
+    attach_lmcache: bool = False,
+) -> int:
     """Start an engine's own command instrumented; nothing else to configure, nothing to install into it.
 
     The command keeps its terminal, its signals and its exit code. What it records becomes a run that can
@@ -20,11 +27,17 @@ def run(*command: str, out: Path | None = None, otlp: str | None = None, group: 
     kvtrace. A Python that is started with -E, -I or -S, with a cleaned environment (sudo, env -i) or on
     another machine is not reached: kvtrace doctor --python PATH says whether yours is.
 
+    vLLM and LMCache's server are recorded by themselves. --attach-lmcache is for an LMCache server that
+    something else starts with this environment and that runs no sitecustomize (-S, or one that shadows
+    ours): it declares an LMCache device plugin. That is a hook made for hardware and used for what it is
+    not: LMCache imports it in each of its processes, and lists a device of our name that is never there.
+
     Args:
         command: The command and its arguments, after --.
         out: The run to make; it must not exist. Default: kvtrace-run-<time>.
         otlp: Also send what is recorded as OpenTelemetry spans: http://HOST:4317 (gRPC) or :4318 (HTTP).
         group: Name of the group the run belongs to.
+        attach_lmcache: Also attach to LMCache by its device plugins, for servers not reached otherwise.
 
     Example:
         kvtrace run --out run -- python -m vllm.entrypoints.openai.api_server --model MODEL
@@ -33,7 +46,7 @@ def run(*command: str, out: Path | None = None, otlp: str | None = None, group: 
 
     if not command:
         raise UsageError("run: name the command to start, as in kvtrace run --out run -- python serve.py.")
-    return launch(command, out=out, otlp=otlp, group=group, say=_say)
+    return launch(command, out=out, otlp=otlp, group=group, attach_lmcache=attach_lmcache, say=_say)
 
 
 def _say(text: str) -> None:
@@ -52,17 +65,22 @@ def run_words(words: list[str]) -> int:
         UsageError: an option that does not exist, or has no value.
     """
     given: dict[str, str] = {}
+    attach = False
     rest = list(words)
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)
         if word == "--":
             break
+        if word == _FLAG:
+            attach = True
+            continue
         name, equals, value = word.partition("=")
         if name not in _OPTIONS:
             import difflib  # 4 ms that a command need not wait for
 
-            near = difflib.get_close_matches(name, _OPTIONS, n=1)
-            hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(_OPTIONS)}."
+            known = (*_OPTIONS, _FLAG)
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(known)}."
             raise UsageError(f"run {name}: no such option. {hint}")
         if not equals:
             if not rest or rest[0] == "--":
@@ -72,7 +90,7 @@ def run_words(words: list[str]) -> int:
             raise UsageError(f"run {name}: given twice.")
         given[name] = value
     out = Path(given["--out"]) if given.get("--out") else None
-    return run(*rest, out=out, otlp=given.get("--otlp"), group=given.get("--group"))
+    return run(*rest, out=out, otlp=given.get("--otlp"), group=given.get("--group"), attach_lmcache=attach)
 
 
 def wants_help(words: list[str]) -> bool:

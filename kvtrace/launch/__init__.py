@@ -34,10 +34,12 @@ def launch(
     otlp: str | None,
     group: str | None,
     say: Callable[[str], None],
+    attach_lmcache: bool = False,
 ) -> int:
     """Run the command, record it into a new run, and return the command's exit code.
 
-    `say` gets sentences for a person: where the run is, and at the end what is in it.
+    `say` gets sentences for a person: where the run is, and at the end what is in it. `attach_lmcache`: also
+    be found as one of LMCache's device plugins.
 
     Raises:
         UsageError: there is no such command, or --otlp names nothing that we can send to.
@@ -49,7 +51,7 @@ def launch(
         from kvtrace.sinks.otlp.destination import check
 
         check(otlp)
-    started = _start(command, out or directory.default_out(), group)
+    started = _start(command, out or directory.default_out(), group, attach_lmcache=attach_lmcache)
     say(f"{started.run}: recording; kvtrace info {started.run} reads it at any time.")
     from kvtrace.launch.draining import Draining  # the command runs already: from here on imports cost nobody
 
@@ -72,13 +74,13 @@ class Started(NamedTuple):
     child: child.Child
 
 
-def _start(command: Sequence[str], out: Path, group: str | None) -> Started:
+def _start(command: Sequence[str], out: Path, group: str | None, *, attach_lmcache: bool) -> Started:
     """Everything that the command needs, then the command; or nothing at all."""
     clocks = anchor()
     facts = directory.first_facts(
         run_id=os.urandom(16).hex(), group=group, program=command[0].rpartition(os.sep)[2], clocks=clocks
     )
-    folder = bootstrap.make()
+    folder = bootstrap.make(attach_lmcache=attach_lmcache)
     try:
         directory.make(out)
         try:

@@ -3,7 +3,8 @@
     FOLDER/                        private, temporary; outlives us while a process of the command lives
         sitecustomize.py           runs in every Python of the command
         kvtrace -> the package     wherever this kvtrace runs from: a wheel, an editable install, a checkout
-        kvtrace-X.dist-info/       METADATA and entry_points.txt: how vLLM finds its plugin
+        kvtrace-X.dist-info/       METADATA and entry_points.txt: how vLLM finds its plugin, and LMCache
+                                   one of its device plugins where that is asked for
         reached                    a line a Python that was here: pid, version, executable
 
 It does not reach a Python started with -E, -I or -S, one whose environment was cleaned, or another machine.
@@ -26,10 +27,17 @@ kvtrace = kvtrace.instrument.vllm:register
 kvtrace = kvtrace.instrument.autoinstrument.instrumentors:KvtraceInstrumentor
 kvtrace_lmcache = kvtrace.instrument.autoinstrument.instrumentors:LMCacheInstrumentor
 """
+DEVICE_PLUGIN = """
+[lmcache.device_plugins]
+kvtrace = kvtrace.instrument.lmcache.device_plugin:KvtraceSpec
+"""
+"""LMCache loads it in every process: an installed kvtrace therefore never declares it."""
 
 
-def make() -> Path:
+def make(*, attach_lmcache: bool = False) -> Path:
     """Make the folder, private to the user, below the temporary folder ($TMPDIR).
+
+    `attach_lmcache`: declare LMCache's device plugin in it.
 
     Raises:
         UsageError: it cannot be made, or its path cannot stand on PYTHONPATH.
@@ -40,7 +48,7 @@ def make() -> Path:
         raise UsageError(f"TMPDIR={parent}: PYTHONPATH cannot name a path with a colon; set another TMPDIR.")
     try:
         folder.mkdir(mode=0o700)
-        _fill(folder)
+        _fill(folder, ENTRY_POINTS + (DEVICE_PLUGIN if attach_lmcache else ""))
     except OSError as error:
         remove(folder)
         raise UsageError(
@@ -49,7 +57,7 @@ def make() -> Path:
     return folder
 
 
-def _fill(folder: Path) -> None:
+def _fill(folder: Path, entry_points: str) -> None:
     package = Path(kvtrace.__file__).resolve().parent
     source = Path(__file__).with_name("sitecustomize.py")
     (folder / "sitecustomize.py").write_bytes(source.read_bytes())
@@ -60,7 +68,7 @@ def _fill(folder: Path) -> None:
     (metadata / "METADATA").write_text(
         f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: {kvtrace.__version__}\n"
     )
-    (metadata / "entry_points.txt").write_text(ENTRY_POINTS)
+    (metadata / "entry_points.txt").write_text(entry_points)
 
 
 def remove(folder: Path) -> None:

@@ -30,6 +30,7 @@ class Armed(object):
         self._waiting = {"lmcache": "kvtrace.instrument.lmcache", "mooncake": "kvtrace.instrument.mooncake"}
         for name in ("nixl", "nixl_cu12", "nixl_cu13", "nixl_rocm"):
             self._waiting[name] = "kvtrace.instrument.nixl"
+        self._waiting["sglang"] = "kvtrace.instrument.sglang"
 
     def find_spec(self, name, path=None, target=None):  # noqa: ARG002 - the signature of a finder
         # type: (str, object, object) -> None

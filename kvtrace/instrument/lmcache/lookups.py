@@ -48,7 +48,7 @@ KEY = shape(
 class Lookups:
     """Lookups under way, and how often each request asked."""
 
-    def __init__(self, first_tier: str = "host", second_tier: str = "unknown") -> None:
+    def __init__(self, first_tier: str = "host", second_tier: str | None = "unknown") -> None:
         self.first_tier, self.second_tier = first_tier, second_tier
         self._open = Pairs()
         self._attempts: dict[str, int] = {}
@@ -77,7 +77,7 @@ class Lookups:
         asked, found = metadata.get("requested_tokens"), metadata.get("hit_tokens")
         by_tier: dict[str, int] = {}
         for tier, name in ((self.first_tier, "l1_hit_tokens"), (self.second_tier, "l2_hit_tokens")):
-            if isinstance(metadata.get(name), int):
+            if tier is not None and isinstance(metadata.get(name), int):
                 by_tier[tier] = by_tier.get(tier, 0) + metadata[name]
         early = metadata.get("early_exit_reason") or None
         reason = None if early is None else EARLY.get(early, "unknown")

@@ -48,24 +48,29 @@ class Storage:
         self.medium, self.read_ttl_ns, self.write_ttl_ns = medium, read_ttl_ns, write_ttl_ns
         self.tiers = tiers or {}
         """L2 adapter's type -> its medium."""
+        self.second_tier = _one(self.tiers.values()) if tiers or tiers is None else None
+        """The medium of all of L2, `unknown` where it has several; None where there is no L2."""
 
     def handlers(self, prefetches: Prefetches, offset_ns: int) -> dict[str, Handler]:
         """Every event that we know."""
         first = FirstLevel(self.medium, self.read_ttl_ns, self.write_ttl_ns)
-        media = set(self.tiers.values())
-        second = media.pop() if len(media) == 1 else "unknown"
         calls = Calls(self.medium, self.read_ttl_ns, self.write_ttl_ns)
         return {
             **first.handlers(),
             **second_level(self.tiers),
             **points.storage(first),
             **points.Points(offset_ns).handlers(),
-            **Lookups(first.tier, second).handlers(),
+            **Lookups(first.tier, self.second_tier).handlers(),
             **Transfers(first.tier).handlers(),
             **Tasks(prefetches, first.tier, self.tiers).handlers(),
             **prefetches.handlers(),
             "trace.call": calls.decode,
         }
+
+
+def _one(media: Iterable[str]) -> str:
+    found = set(media)
+    return found.pop() if len(found) == 1 else "unknown"
 
 
 class Subscriber:

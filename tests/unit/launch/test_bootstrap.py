@@ -214,3 +214,62 @@ def test_other_versions_of_python_are_reached_too(minor: int, folder: Path) -> N
     code = "import kvtrace.recorder, kvtrace.instrument.vllm; " + ENTRY_POINTS
     done = python(folder, "-c", code, program=other)
     assert (done.stdout, done.stderr) == (OURS, "")
+
+
+DEVICES = (
+    "from importlib.metadata import entry_points; "
+    "print([(e.name, e.value) for e in entry_points(group='lmcache.device_plugins')])"
+)
+
+
+def test_lmcaches_device_plugin_is_declared_only_where_it_is_asked_for(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    attached = bootstrap.make(attach_lmcache=True)
+    assert python(folder, "-c", DEVICES).stdout == "[]\n"
+    said = python(attached, "-c", DEVICES).stdout
+    assert said == "[('kvtrace', 'kvtrace.instrument.lmcache.device_plugin:KvtraceSpec')]\n"
+    assert python(attached, "-c", ENTRY_POINTS).stdout == OURS
+
+
+def cache(folder: Path) -> Path:
+    """A package called lmcache, with what our device plugin makes its class of."""
+    package = folder / "lmcache" / "v1" / "platform" / "base"
+    package.mkdir(parents=True)
+    (folder / "lmcache" / "__init__.py").write_text("__version__ = '0.5.5'\n")
+    (package / "device_spec.py").write_text("class DeviceSpec:\n    pass\n")
+    return folder
+
+
+ARMED = "from kvtrace.instrument import importing; print('event bus of LMCache' in importing.status())"
+
+
+def test_the_first_import_of_lmcache_arms_a_process(folder: Path, tmp_path: Path) -> None:
+    places, out = (cache(tmp_path / "packages"),), str(tmp_path)
+    said = python(folder, "-c", f"import lmcache; {ARMED}", paths=places, KVTRACE_OUT=out)
+    assert (said.stdout, said.stderr) == ("True\n", "")
+    assert python(folder, "-c", ARMED, paths=places, KVTRACE_OUT=out).stdout == "False\n"
+    assert python(folder, "-c", f"import lmcache; {ARMED}", paths=places).stdout == "False\n"
+
+
+def test_lmcache_is_imported_whatever_is_wrong_with_us(folder: Path, tmp_path: Path) -> None:
+    (folder / "kvtrace").unlink()
+    broken = folder / "kvtrace" / "instrument" / "lmcache"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise OSError('broken')\n")
+    said = python(
+        folder, "-c", "import lmcache, json; print(lmcache.__version__)",
+        paths=(cache(tmp_path / "packages"),), KVTRACE_OUT=str(tmp_path),
+    )  # fmt: skip
+    assert (said.stdout, said.stderr) == ("0.5.5\n", "")
+
+
+def test_our_device_is_named_as_its_entry_point_and_never_there(folder: Path, tmp_path: Path) -> None:
+    code = (
+        "from kvtrace.instrument.lmcache.device_plugin import KvtraceSpec as K\n"
+        "from lmcache.v1.platform.base.device_spec import DeviceSpec\n"
+        "print(issubclass(K, DeviceSpec), K().backend_name, K().device_type, K().is_available())\n" + ARMED
+    )
+    said = python(folder, "-c", code, paths=(cache(tmp_path / "packages"),), KVTRACE_OUT=str(tmp_path))
+    assert (said.stdout, said.stderr) == ("True kvtrace kvtrace False\nTrue\n", "")

@@ -159,3 +159,13 @@ def test_starting_a_command_imports_no_library(tmp_path: Path) -> None:
     )
 
     subprocess.run([PYTHON, "-c", code, str(tmp_path / "run")], check=True, env=environment(), timeout=60)
+
+
+def test_to_be_one_of_lmcaches_device_plugins_has_to_be_asked_for(tmp_path: Path) -> None:
+    """The flag takes no value, stands anywhere before the command, and may be given twice."""
+    script = 'cat "${PYTHONPATH%%:*}"/*.dist-info/entry_points.txt'
+    done = run("--attach-lmcache", "--out", tmp_path / "a", "--attach-lmcache", "--", "sh", "-c", script)
+    assert "[lmcache.device_plugins]" in done.stdout
+    done = run("--out", tmp_path / "b", "--", "sh", "-c", script, "--attach-lmcache")
+    assert "[vllm.general_plugins]" in done.stdout
+    assert "lmcache.device_plugins" not in done.stdout

@@ -1,0 +1,43 @@
+"""However a server is started it is recorded, or the run says why it is not; it runs in any case."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.engines.lmcache_alone.server import CHUNKS
+from tests.engines.lmcache_alone.test_plain import rows
+
+if TYPE_CHECKING:
+    from tests.engines.lmcache_alone.server import Played
+
+pytestmark = pytest.mark.engine
+
+
+def test_a_server_that_sitecustomize_does_not_reach_is_reached_by_its_device_plugins(
+    attached: Played,
+) -> None:
+    assert attached.said == {"from_l2": [CHUNKS, []]}
+    query = "SELECT op, count(*) FROM span WHERE op IN ('lookup', 'load', 'store') GROUP BY 1 ORDER BY 1"
+    assert dict(rows(attached, query)).keys() == {"load", "lookup", "store"}
+    assert rows(attached, "SELECT * FROM loss") == []
+
+
+def test_another_version_is_recorded_as_such_and_warned_of_once(attached: Played) -> None:
+    assert rows(attached, "SELECT product, version FROM process") == [("lmcache", "9.9.9")]
+    assert attached.log.count("kvtrace knows LMCache 0.5.* and found 9.9.9: not wrapped: nothing.") == 1
+
+
+def test_a_server_that_publishes_nothing_says_so_and_runs(silenced: Played) -> None:
+    assert silenced.said == {"from_l2": [0, []]}
+    ((product, instruments),) = rows(silenced, "SELECT product, instruments FROM process")
+    assert product == "lmcache"
+    off = "not active: the server runs with --disable-observability"
+    assert (instruments["events of LMCache"], instruments["calls of LMCache's storage"]) == (off, off)
+    query = "SELECT count(*) FROM span WHERE evidence = 'native'"
+    assert rows(silenced, query) == [(0,)]
+
+
+def test_what_needs_no_event_is_recorded_all_the_same(silenced: Played) -> None:
+    query = "SELECT DISTINCT name, evidence FROM span"
+    assert rows(silenced, query) == [("prefetch.submitted", "shim")]
