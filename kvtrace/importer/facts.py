@@ -245,7 +245,8 @@ def _attribute(maps: pa.ChunkedArray, name: str) -> pl.Series:
     """One attribute of some rows, null where they have none of that name."""
     whole = maps.combine_chunks()
     whole = pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
-    lengths = whole.value_lengths().fill_null(0).to_numpy() if len(whole) else np.empty(0, np.int64)
+    # A map's value_lengths() has no kernel in pyarrow where its keys are dictionary-encoded.
+    lengths = np.diff(whole.offsets.to_numpy()) if len(whole) else np.empty(0, np.int64)
     row = np.repeat(np.arange(len(whole)), lengths)
     first = whole.offsets[0].as_py() if len(whole) else 0
     keys = pl.Series(whole.keys[first : first + row.size]).cast(pl.String)

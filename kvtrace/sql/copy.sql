@@ -3,7 +3,8 @@
 -- (request, hop, transfer_id) the first of worker, server, client, scheduler, api, router stays.
 -- A row without transfer_id is a transfer of its own. Ranks are still apart here (see transfer).
 -- A scheduler sees no copy, only the whole from its decision to the report of the end. Where somebody nearer
--- saw copies that began inside it, they stay and get its submit and usable times; else it stands for them.
+-- saw copies that began inside it, they stay and get its queued, submit and usable times; else it stands for
+-- them. Of observers of one transfer each may have waited for it longer: the earliest submit is everybody's.
 -- Of a load whose worker cannot say what of it arrived, or only that something did not, the scheduler may know.
 CREATE VIEW copy AS
 WITH moved AS (
@@ -18,6 +19,7 @@ WITH moved AS (
 ), whole AS (
     SELECT op, request_id, list({
         'process': process, 'span_id': span_id, 'submit_ns': coalesce(submit_ns, start_ns), 'usable_ns': usable_ns,
+        'queued_ns': queued_ns,
         'transfer_id': transfer_id, 'outcome': outcome, 'usable_tokens': attributes['usable_tokens'],
         'stop_ns': coalesce(greatest(end_ns, usable_ns), 9223372036854775807)
     }) AS wholes
@@ -40,6 +42,7 @@ WITH moved AS (
         CASE WHEN t.said IS NULL THEN t.attributes
             ELSE map_concat(t.attributes, map {'usable_tokens': t.said.usable_tokens}) END AS attributes,
         least(t.submit_ns, list_min(list_transform(t.around, lambda x: x.submit_ns))) AS submit_ns,
+        least(t.queued_ns, list_min(list_transform(t.around, lambda x: x.queued_ns))) AS queued_ns,
         greatest(t.usable_ns, list_max(list_transform(t.around, lambda x: x.usable_ns))) AS usable_ns
     )
     FROM told t
@@ -47,7 +50,10 @@ WITH moved AS (
         SELECT 1 FROM covered c WHERE c.span_id = t.span_id AND c.process IS NOT DISTINCT FROM t.process)
 ), ranked AS (
     SELECT
-        *,
+        * REPLACE (
+            min(submit_ns) OVER (PARTITION BY op, request_id, tier_from, tier_to, transfer_id) AS submit_ns,
+            min(queued_ns) OVER (PARTITION BY op, request_id, tier_from, tier_to, transfer_id) AS queued_ns
+        ),
         coalesce(list_position(['worker', 'server', 'client', 'scheduler', 'api', 'router'], observer), 7) AS distance
     FROM seen
     WHERE transfer_id IS NOT NULL
@@ -61,5 +67,6 @@ QUALIFY distance = min(distance) OVER (PARTITION BY op, request_id, tier_from, t
 COMMENT ON VIEW copy IS 'one row a copy of state as its nearest observer saw it, ranks apart';
 COMMENT ON COLUMN copy.tier_from IS 'physical medium the state leaves; unknown when nobody said';
 COMMENT ON COLUMN copy.tier_to IS 'physical medium the state reaches; unknown when nobody said';
-COMMENT ON COLUMN copy.submit_ns IS 'when it was asked for, unix ns: by the observer of the copy, or by the scheduler around it';
+COMMENT ON COLUMN copy.submit_ns IS 'when it was asked for, unix ns: the earliest that an observer of it or the scheduler around it says';
+COMMENT ON COLUMN copy.queued_ns IS 'when it was queued to be asked for later, unix ns; null when it was not, or nobody said';
 COMMENT ON COLUMN copy.usable_ns IS 'when the scheduler may use it, unix ns';

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kvtrace import recorder
 from kvtrace.instrument import wrapping
+from kvtrace.instrument.lmcache.client import inquiries
 from kvtrace.instrument.vllm import blocks, loads, lookups, products
 from kvtrace.instrument.vllm.track import of
 
@@ -93,12 +94,20 @@ def matched(
     answer = products.answer(
         connector, request, num_computed_tokens, returned, waited=waited, gave_up=gave_up
     )
+    if inquiry is not None and inquiry.end_ns is None:
+        _why(inquiry, *inquiries.why(connector, request))
     if not outermost:
         tracks.children.append((products.component(connector), returned, answer))
     elif track is not None:
         children, tracks.children = tracks.children, []
         lookups.answered(tracks, track, _of_all(answer, children), _named(children))
         blocks.connector_left(tracks, connector, request.request_id, "load")
+
+
+def _why(inquiry: lookups.Inquiry, timeout_of: str | None, skipped_for: str | None) -> None:
+    """What LMCache's client knows of its own answer; of a connector of several, the first that knows."""
+    inquiry.timeout_of = inquiry.timeout_of or timeout_of
+    inquiry.skipped_for = inquiry.skipped_for or skipped_for
 
 
 def allocated(

@@ -29,7 +29,7 @@ class Inquiry:
 
     __slots__ = (
         "answer", "asked_from", "asynchronous", "attempt", "calls", "children", "component", "end_ns",
-        "requested", "returned", "span_id", "start_ns", "told", "unanswered",
+        "requested", "returned", "skipped_for", "span_id", "start_ns", "timeout_of", "told", "unanswered",
     )  # fmt: skip
 
     def __init__(self, start_ns: int, requested: int, component: str | None, attempt: int) -> None:
@@ -46,6 +46,8 @@ class Inquiry:
         self.returned: int | None = None
         self.children: str | None = None
         self.asynchronous = False
+        self.timeout_of: str | None = None  # LMCache: which of its waits was too long
+        self.skipped_for: str | None = None  # LMCache: why it asked nobody
         self.told = False
 
 
@@ -122,5 +124,5 @@ def _values(track: Track, inquiry: Inquiry) -> tuple[Any, ...]:
     return (
         track.request_id, inquiry.start_ns, inquiry.end_ns, inquiry.requested, found, outcome, reason,
         inquiry.component, inquiry.attempt, inquiry.calls, inquiry.asked_from, inquiry.returned,
-        inquiry.children,
+        inquiry.children, inquiry.timeout_of, inquiry.skipped_for,
     )  # fmt: skip

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from kvtrace import recorder
 from kvtrace.instrument import importing, wrapping
 from kvtrace.instrument.importing import when_imported
+from kvtrace.instrument.lmcache import client
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,6 +64,7 @@ def install() -> None:
         os.environ[RANK] = ranked[1]
     for module, part, file, function in PARTS:
         when_imported(module, part, _installer(file, function))
+    client.arm()
 
 
 def _installer(file: str, function: str) -> Callable[[ModuleType], None]:

@@ -11,7 +11,7 @@ from kvtrace.recorder import shape
 _LOOKUP = (
     "request_id", "start_ns", "end_ns", "requested_tokens", "found_tokens", "outcome", "reason", "component",
     "attempt", "attributes.calls", "attributes.asked_from_tokens", "attributes.returned_tokens",
-    "attributes.children",
+    "attributes.children", "attributes.timeout_of", "attributes.skipped_for",
 )  # fmt: skip
 _QUEUE = ("request_id", "start_ns", "reason", "blocks", "free_blocks", "attempt")
 _STEP = ("start_ns", "end_ns", "tokens", "members", "outcome", "attributes.idle_passes")
