@@ -7,10 +7,8 @@ the next lock counts from 1. Every event takes or gives back one lock.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-Row = dict[str, Any]
-SLACK = 5_000_000
+SECOND, SLACK = 1_000_000_000, 5_000_000
 """So much later than what it tells an event may be stamped."""
 
 
@@ -37,11 +35,11 @@ class Judged:
         self.found.setdefault(invariant, set()).add((time_ns, why))
 
 
-def judge(rows: list[Row], last_ns: int, ttl: int, write_ttl: int, bound: int) -> Judged:
-    """All violations of one object; its rows in the order in which they happened."""
-    said, life, ever_locked = Judged(), Life(), None
-    for row in rows:
-        at, word = row["time_ns"], row["event"]
+def judge(rows: list[tuple[str, int]], last_ns: int, ttl: int, write_ttl: int, bound: int) -> Judged:
+    """All violations of one object: (event, second) in the order in which they happened."""
+    said, life, ever_locked, at_removal = Judged(), Life(), None, None
+    for word, seconds in rows:
+        at = seconds * SECOND
         if word == "reserved":
             life.reserved.append(at)
             life.unwritten = True
@@ -52,11 +50,12 @@ def judge(rows: list[Row], last_ns: int, ttl: int, write_ttl: int, bound: int) -
             ever_locked = at
         elif word == "unlocked":
             _release(said, life, at)
-        elif word == "failed" and ever_locked is not None:
-            said.add("read_within_ttl", at, "ttl_expired" if at - ever_locked >= ttl else "1")
+        elif word in ("failed", "missed") and ever_locked is not None:
+            if (at_removal if word == "missed" and at_removal is not None else life.locks) > 0:
+                said.add("read_within_ttl", at, "ttl_expired" if at - ever_locked >= ttl else "1")
         elif word == "removed":
             _remove(said, life, at, ttl, write_ttl)
-            life = Life()
+            life, at_removal = Life(), life.locks
     _reservations(said, life, last_ns, write_ttl)
     for limit, why in ((ttl, "ttl_expired"), (bound, "locked")):
         if life.locked_ns is not None and last_ns - life.locked_ns > limit:

@@ -22,7 +22,18 @@ INVARIANTS = (
     "released_once", "not_removed_while_locked", "read_within_ttl", "reservation_written_or_returned",
     "readable_was_written", "not_written_while_locked",
 )  # fmt: skip
-WORDS = ("reserved", "written", "locked", "locked", "locked", "unlocked", "unlocked", "removed", "failed")
+WORDS = (
+    "reserved",
+    "written",
+    "locked",
+    "locked",
+    "locked",
+    "unlocked",
+    "unlocked",
+    "removed",
+    "failed",
+    "missed",
+)
 USUAL = (("reserved", 1), ("written", 1), ("locked", 2))
 
 
@@ -47,13 +58,13 @@ def placed(steps: list[tuple[str, int]], number: int) -> list[Row]:
     """The rows of one object."""
     own = {"key": f"k{number:02d}", "key_space": "s", "component": "lmcache.l1", "process": "l0"}
     ttl = {"locked": READ_TTL, "reserved": WRITE_TTL}
+    why = {"failed": "l1_retrieve:write_locked", "missed": "l1_retrieve:not_found"}
     return [
-        own | {
-            "event": word, "time_ns": at * S, "seq": number * 100 + place, "ttl_ns": ttl.get(word),
-            "evidence": "native", "reason": "l1_retrieve:write_locked" if word == "failed" else None,
-        }
+        own
+        | {"event": "failed" if word in why else word, "reason": why.get(word), "ttl_ns": ttl.get(word)}
+        | {"time_ns": at * S, "seq": number * 100 + place, "evidence": "native"}
         for place, (word, at) in enumerate(steps)
-    ]  # fmt: skip
+    ]
 
 
 @given(st.lists(history(), min_size=OBJECTS, max_size=OBJECTS), st.randoms(use_true_random=False))
@@ -67,7 +78,7 @@ def test_every_object_is_judged_as_a_state_machine_would(
     rows.append(objects_end())
     order.shuffle(rows)
     expected: dict[str, set[tuple[str, int, str]]] = {name: set() for name in INVARIANTS}
-    for number, mine in enumerate(objects):
+    for number, mine in enumerate(histories):
         for name, found in judge(mine, LAST, READ_TTL, WRITE_TTL, BOUND * S).found.items():
             expected[name] |= {(f"k{number:02d}", at, why) for at, why in found}
     with tempfile.TemporaryDirectory() as folder:

@@ -3,7 +3,9 @@
     lookup of r locks k0 k1 |----------| retrieve of r reads k0 k1       its own
                                        | retrieve of r reads k7          not asked for, or not locked
 
-Locks have no owner: a lock of somebody else protects k7 as long as nobody releases it.
+What nothing had locked LMCache refuses, where it notices. What a lock that ran out did not protect any more,
+or what was removed in spite of its lock, is `read_within_ttl`'s. Locks have no owner: a lock of somebody else
+protects k7 as long as nobody releases it.
 """
 
 from __future__ import annotations
@@ -21,9 +23,8 @@ WITH reading AS (
     SELECT object, process, key_space, key, time_ns FROM object_event
     WHERE event = 'accessed' AND asked AND told
 ), state AS (
-    SELECT object, time_ns, late, reason, lead(reason) OVER (PARTITION BY object ORDER BY place) AS next,
-        CASE WHEN event IN ('removed', 'expired') THEN 0 ELSE held_most
-            + CASE event WHEN 'locked' THEN most_n WHEN 'unlocked' THEN -least_n ELSE 0 END END AS held_most
+    SELECT object, time_ns, late, lead(reason) OVER (PARTITION BY object ORDER BY place) AS next,
+        held_most + CASE event WHEN 'locked' THEN most_n WHEN 'unlocked' THEN -least_n ELSE 0 END AS held_most
     FROM object_step
     QUALIFY place = max(place) OVER (PARTITION BY object, time_ns)
 ), active AS (
@@ -42,8 +43,7 @@ WITH reading AS (
 ), judged AS (
     SELECT r.key, r.time_ns, o.request_id, CASE
         WHEN o.told AND o.owners = 0 THEN 'foreign'
-        WHEN s.held_most > 0 THEN 'locked'
-        WHEN s.next LIKE 'l1_retrieve:%' OR s.reason LIKE 'l1_retrieve:%' THEN 'failed'
+        WHEN s.held_most > 0 THEN CASE WHEN s.next LIKE 'l1_retrieve:%' THEN 'failed' ELSE 'locked' END
         WHEN s.object IS NULL OR s.late THEN 'late' ELSE 'bare' END AS kind
     FROM reading r ASOF LEFT JOIN state s ON s.object = r.object AND s.time_ns <= r.time_ns
     LEFT JOIN owned o ON o.object = r.object AND o.time_ns = r.time_ns
@@ -57,7 +57,7 @@ GROUP BY kind, time_ns, request_id ORDER BY time_ns, 2
 
 
 def read_only_what_was_locked(run: Run, asked: Asked) -> list[Finding]:
-    """A row a read; a read that LMCache itself refused is one of `read_within_ttl`."""
+    """A row a read; one that a time to live, or a removal, made vain is told by `read_within_ttl`."""
     if (why := untold(run, asked)) is not None:
         return [why]
     number = dict(asked.connection.sql(_READS + _COUNTS).fetchall())

@@ -1,14 +1,16 @@
 """What was found is still there, and locked, when it is read (I3).
 
-    locked |---- time to live ----|   read            ttl_expired: its protection ran out; a warning
-    locked |------- read: not locked, or gone         somebody released or removed it: an error
+    locked |---- time to live ----|   read      ttl_expired: its protection ran out; a warning
+    locked |--- removed   read                  gone while it was locked: an error
+    locked |--- unlocked |   read               nothing protected it: read_only_what_was_locked has it
 
 LMCache says that a read failed, and calls one whose lock is gone `write_locked`; of a lock that ran out it
-says nothing. So the time from the last lock to the read decides.
+says nothing. So what was locked, and the time from the last lock to the read, decide.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from kvtrace.analyses._text import duration, many
@@ -18,11 +20,21 @@ if TYPE_CHECKING:
     from kvtrace.run import Run
 
 _FAILED = """
-SELECT count(*), min(key), time_ns, reason, any_value(evidence), min(time_ns - ever_locked_ns)::DOUBLE,
-    max(read_ttl_ns)::DOUBLE, bool_or(ever_locked_ns IS NULL)
-FROM object_step
-WHERE event = 'failed' AND reason IN ('l1_retrieve:write_locked', 'l1_retrieve:not_found')
-GROUP BY process, time_ns, seq, reason ORDER BY time_ns, reason, 2
+WITH step AS (
+    SELECT *, last_value(CASE WHEN event = 'removed' THEN held_most END IGNORE NULLS) OVER (
+        PARTITION BY object ORDER BY place ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS at_removal
+    FROM object_step
+), judged AS (
+    SELECT *, CASE WHEN ever_locked_ns IS NULL AND (late OR NOT known) THEN 'early'
+        WHEN coalesce(CASE WHEN reason = 'l1_retrieve:not_found' THEN at_removal END, held_most) <= 0
+            THEN 'bare'
+        WHEN held_least <= 0 AND NOT ran_out AND reason = 'l1_retrieve:write_locked' THEN 'unsure'
+        ELSE 'lost' END AS kind
+    FROM step WHERE event = 'failed' AND reason IN ('l1_retrieve:write_locked', 'l1_retrieve:not_found')
+)
+SELECT kind, count(*), min(key), time_ns, reason, any_value(evidence), min(time_ns - ever_locked_ns)::DOUBLE,
+    max(read_ttl_ns)::DOUBLE
+FROM judged GROUP BY kind, process, time_ns, seq, reason ORDER BY time_ns, reason, kind, 3
 """
 _READS = """
 SELECT count(*) FILTER (event = 'accessed' AND asked), count(*) FILTER (event = 'unlocked' AND NOT asked)
@@ -38,14 +50,15 @@ def read_within_ttl(run: Run, asked: Asked) -> list[Finding]:
     ((read, released),) = asked.connection.sql(_READS).fetchall()
     if not failed and not read and not released:
         return [Finding("unobserved", "nothing was read")]
-    known = [row for row in failed if not row[-1]]
-    early = len(failed) - len(known)
+    number = Counter(kind for kind, *_ in failed)
+    violations = [_violation(*row) for kind, *row in failed if kind == "lost"]
     told = f"{many(read or released, 'key')} read while locked"
     reasons = (
         missing_events(run, asked).said,
-        f"{many(early, 'read')} failed, locked before the records began" if early else None,
+        f"{number['early']:,} failed, locked before the records began" if number["early"] else None,
+        f"whether {number['unsure']:,} that failed were locked was not told" if number["unsure"] else None,
     )
-    return judged([_violation(*row[:-1]) for row in known], reasons, Finding("pass", told, "native"))
+    return judged(violations, reasons, Finding("pass", told, "native"))
 
 
 def _violation(
