@@ -13,6 +13,7 @@ from cyclopts import Parameter
 
 from kvtrace import __version__
 from kvtrace.cli._rows import FormatOption, OutputOption, write
+from kvtrace.instrument import libraries
 from kvtrace.launch.environment import PLUGIN
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def here() -> Iterator[Row]:
     found = {
         (entry.metadata["Name"] or "").lower(): entry.version
         for entry in distributions()
-        if (entry.metadata["Name"] or "").lower().split("-")[0] in _ENGINES
+        if (entry.metadata["Name"] or "").lower().split("-")[0] in (*_ENGINES, *libraries.LIBRARIES)
     }
     yield from _engines(place, found)
     declared = [entry.value for entry in entry_points(group=GROUP) if entry.name == PLUGIN]
@@ -93,6 +94,10 @@ def _engines(place: str, found: dict[str, str]) -> Iterator[Row]:
             yield place, engine, "ok" if known else "unknown version", said + ("" if known else more)
         if own and engine == "vllm":
             yield from _connectors(place)
+    for name, number in sorted(found.items()):
+        said = libraries.of(name)
+        if said is not None:
+            yield place, name, said[0], f"{number}; kvtrace: {said[1]}"
 
 
 def _connectors(place: str) -> Iterator[Row]:

@@ -10,6 +10,11 @@ loses. Nothing of an engine is imported on its behalf: a module is wrapped when 
     torch_cuda/    copies between host and device, timed on the device
     autoinstrument/  OpenTelemetry's own way in: scopes and calls of a script as spans of its own provider
     vllm/          vLLM: one general plugin, run in the API server, EngineCore and every worker
+    lmcache/       LMCache: its server from inside, and what its clients know
+    mooncake/      Mooncake's store and transfer engine: calls of their Python API, return codes read
+    nixl/          NIXL's agents: a row a transfer, by NIXL's own telemetry where it is on
+    sglang/, kvbm.py  SGLang's HiCache and KVBM's connector, by their wheels' source alone
+    libraries.py   how far each of these was seen to work
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ def _versions():
     found = {}  # type: dict[str, str]
     for distribution in distributions():
         name = (distribution.metadata["Name"] or "").lower()
-        if name.split("-")[0] in ("vllm", "lmcache", "kvtrace"):
+        if name.split("-")[0] in ("vllm", "lmcache", "kvtrace", "mooncake", "nixl", "sglang", "kvbm"):
             found.setdefault(name, distribution.version)
     return found
 

@@ -69,10 +69,10 @@ def _began(*_: Any, **__: Any) -> int:
     return recorder.now()
 
 
-def _made(_: None, agent: Any, agent_name: str, nixl_conf: Any = None, *__: Any, **___: Any) -> None:
-    del agent_name
+def _made(_: None, agent: Any, *args: Any, **kwargs: Any) -> None:
+    configuration = kwargs.get("nixl_conf", args[1] if len(args) > 1 else None)
     said = os.environ.get("NIXL_TELEMETRY_ENABLE", "").lower() in ("y", "yes", "1", "true", "on")
-    setattr(agent, TELEMETRY, said or bool(getattr(nixl_conf, "capture_telemetry", False)))
+    setattr(agent, TELEMETRY, said or bool(getattr(configuration, "capture_telemetry", False)))
 
 
 def _listed(
