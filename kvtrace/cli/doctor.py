@@ -95,9 +95,9 @@ def _engines(place: str, found: dict[str, str]) -> Iterator[Row]:
         if own and engine == "vllm":
             yield from _connectors(place)
     for name, number in sorted(found.items()):
-        said = libraries.of(name)
-        if said is not None:
-            yield place, name, said[0], f"{number}; kvtrace: {said[1]}"
+        known_as = libraries.of(name)
+        if known_as is not None:
+            yield place, name, known_as[0], f"{number}; kvtrace: {known_as[1]}"
 
 
 def _connectors(place: str) -> Iterator[Row]:

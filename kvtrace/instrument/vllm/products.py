@@ -30,6 +30,7 @@ COMPONENTS: dict[str, tuple[str, str]] = {
     "MoRIIOConnector": ("moriio", "peer"),
     "HF3FSKVConnector": ("hf3fs", "disk"),
     "FlexKVConnectorV1": ("flexkv", "unknown"),
+    "DynamoConnector": ("kvbm", "unknown"),
 }
 """Class name -> the product's own name, and the medium from which it copies to the GPU."""
 
