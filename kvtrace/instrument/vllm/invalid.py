@@ -5,7 +5,8 @@
 
 Only the scheduler knows which requests use a block. It says of every load inside that step what of it can be
 used, under the transfer_id of the worker's row, and names everybody who was cut back: a request may run on
-blocks that another one was to load. Asynchronous loads are told by loads.py.
+blocks that another one was to load. Of an asynchronous load it is noted here what is left, before its request
+may fail for it; loads.py tells of it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace import recorder
-from kvtrace.instrument.vllm import products
+from kvtrace.instrument.vllm import loads, products
 from kvtrace.instrument.vllm.carrier import carried_by
 from kvtrace.instrument.vllm.track import of
 
@@ -30,7 +31,7 @@ _INVALID = recorder.shape(
 _LOAD = recorder.shape(
     "span",
     ("request_id", "transfer_id", "submit_ns", "start_ns", "end_ns", "tokens", "tier_from", "component",
-     "outcome", "attributes.usable_tokens"),
+     "outcome", "attributes.usable_tokens", "attributes.failed_by"),
     name="load_inside_step", op="load", tier_to="gpu", purpose="reuse", observer="scheduler", evidence="shim",
     attribution="request",
 )  # fmt: skip
@@ -49,7 +50,10 @@ def handled(before: Before, _result: Any, scheduler: Any, block_ids: Any, *_: An
     """After it: who was cut back, and what is left of each load of the step."""
     tracks = of(scheduler)
     step = None if tracks is None else tracks.handled
-    if tracks is None or step is None:
+    if tracks is None:
+        return
+    loads.cut_back(tracks, scheduler, block_ids)
+    if step is None:
         return
     now_ns = recorder.now()
     lost = {
@@ -75,4 +79,5 @@ def handled(before: Before, _result: Any, scheduler: Any, block_ids: Any, *_: An
                     _LOAD, request_id, f"{request_id}/load/step-{carried['step']}", step.start_ns,
                     step.start_ns, now_ns, tokens, products.tier(scheduler.connector),
                     products.component(scheduler.connector), outcome, usable,
+                    loads.BLOCKS if usable < tokens else None,
                 ))  # fmt: skip

@@ -5,7 +5,8 @@
 
 Only asynchronous loads: those that a connector does inside a step are seen by its worker. A failure is told
 by request (`failed_recving`) or by block (`invalid_block_ids`, the valid prefix stays); both are reported
-before the request is promoted.
+before the request is promoted, or fails itself (invalid.py sees the blocks in time). `attributes.failed_by`
+says which of them it was.
 """
 
 from __future__ import annotations
@@ -13,20 +14,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace import recorder
-from kvtrace.instrument.vllm import lookups, products, rows
+from kvtrace.instrument.vllm import blocks, lookups, products, rows
 
 if TYPE_CHECKING:
     from typing import Any
 
     from kvtrace.instrument.vllm.track import Track, Tracks
 
+FAILED_BY = recorder.shape("span", ("span_id", "attributes.failed_by"), part="update")
+NAMED, BLOCKS = "request", "blocks"
 DISTANCE = ("gpu", "host", "peer", "disk", "object", "unknown")
 
 
 class Load:
     """One asynchronous load that has not ended."""
 
-    __slots__ = ("computed", "end_ns", "failed", "gone", "span_id", "tokens", "transfer_id", "usable_tokens")
+    __slots__ = (
+        "computed", "end_ns", "failed", "failed_by", "gone", "span_id", "tokens", "transfer_id",
+        "usable_tokens",
+    )  # fmt: skip
 
     def __init__(self, tokens: int, transfer_id: str) -> None:
         self.span_id = recorder.next_id()
@@ -35,6 +41,7 @@ class Load:
         self.computed: int | None = None  # tokens the request has when all of it arrives
         self.end_ns: int | None = None
         self.failed = False
+        self.failed_by: list[str] = []
         self.gone = False  # its request ended before it did
         self.usable_tokens = tokens
 
@@ -74,20 +81,37 @@ def reported(tracks: Tracks, output: Any, now_ns: int) -> None:
         if failed is not None:
             failed.failed = True
             failed.usable_tokens = 0
+            _failed_by(failed, NAMED)
     for request_id in getattr(output, "finished_recving", None) or ():
         load = tracks.loads.get(request_id)
         if load is not None and load.end_ns is None:
             load.end_ns = now_ns
 
 
+def cut_back(tracks: Tracks, scheduler: Any, block_ids: Any) -> None:
+    """The engine has looked at invalid blocks: which prefix of each load is still valid."""
+    for request_id, load in tracks.loads.items():
+        request = scheduler.requests.get(request_id)
+        if request is not None and load.computed is not None and not load.gone:
+            lost = load.computed - request.num_computed_tokens
+            if lost > 0:
+                own = blocks.of_request(scheduler.kv_cache_manager, request_id)
+                if not load.failed or any(block.block_id in block_ids for block in own):
+                    _failed_by(load, BLOCKS)
+            load.usable_tokens = max(0, min(load.usable_tokens, load.tokens - max(0, lost)))
+
+
+def _failed_by(load: Load, what: str) -> None:
+    if what not in load.failed_by:
+        load.failed_by.append(what)
+        recorder.record((FAILED_BY, load.span_id, " ".join(load.failed_by)))
+
+
 def handled(tracks: Tracks, scheduler: Any, output: Any) -> None:
-    """After it: which prefix of a load with invalid blocks is still valid, and what nobody waits for."""
-    if getattr(output, "invalid_block_ids", None):
-        for request_id, load in tracks.loads.items():
-            request = scheduler.requests.get(request_id)
-            if request is not None and load.computed is not None and not load.gone:
-                lost = load.computed - request.num_computed_tokens
-                load.usable_tokens = max(0, min(load.usable_tokens, load.tokens - max(0, lost)))
+    """After it: what is left of loads with invalid blocks, and what nobody waits for."""
+    invalid = getattr(output, "invalid_block_ids", None)
+    if invalid:
+        cut_back(tracks, scheduler, invalid)
     for request_id in getattr(output, "finished_recving", None) or ():
         done = tracks.loads.get(request_id)
         if done is not None and done.gone:

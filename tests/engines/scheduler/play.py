@@ -15,9 +15,10 @@ import traceback
 
 import bare
 import cases
+import failures
 from kvtrace import recorder
 from kvtrace.instrument import wrapping
-from kvtrace.instrument.vllm import connector_hooks, scheduler
+from kvtrace.instrument.vllm import carrier, connector_hooks, scheduler
 
 
 def main(names: list[str]) -> int:
@@ -25,7 +26,7 @@ def main(names: list[str]) -> int:
     if not os.environ.get("KVTRACE_PLAIN"):
         _instrument()
     failed = 0
-    for case in cases.ALL:
+    for case in (*cases.ALL, *failures.ALL):
         if names and case.__name__ not in names:
             continue
         try:
@@ -49,6 +50,7 @@ def _instrument() -> None:
     scheduler.install()
     for cls in (FakeConnector, SecondConnector, MultiConnector):
         connector_hooks.instrument(cls)
+        carrier.instrument(cls)
 
 
 if __name__ == "__main__":

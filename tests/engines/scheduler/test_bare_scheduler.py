@@ -101,7 +101,8 @@ def load(run: Run, name: str) -> list[tuple[Any, ...]]:
 
 def steps(run: Run, name: str) -> list[tuple[Any, ...]]:
     columns = "phase, scheduled_tokens, output_tokens, computed_before"
-    return rows(run, f"SELECT {columns} FROM member WHERE request_id = '{name}' ORDER BY start_ns")
+    served = f"request_id = '{name}' AND op = 'step'"
+    return rows(run, f"SELECT {columns} FROM member WHERE {served} ORDER BY start_ns")
 
 
 def test_the_scheduler_decides_the_same_with_and_without_hooks(

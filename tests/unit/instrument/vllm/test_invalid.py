@@ -34,7 +34,8 @@ class Scheduler:
     """Cuts its requests back to what a test says."""
 
     def __init__(self, step: Any, cut: dict[str, int]) -> None:
-        self._kvtrace_tracks = Some(handled=step)
+        self._kvtrace_tracks = Some(handled=step, loads={})
+        self.requests: dict[str, Any] = {}
         self.connector = FakeConnector()
         had = {"a": 64 + 36, "b": 48 + 52, "c": 48 + 52, "d": 100 + 1, "not in the step": 30}
         self.running = [Some(request_id=name, num_computed_tokens=tokens) for name, tokens in had.items()]
@@ -66,8 +67,10 @@ def test_everybody_who_was_cut_back_is_named_with_the_tokens_that_are_computed_a
 
 def test_of_every_load_inside_the_step_it_is_told_what_is_usable(told: Told) -> None:
     (_, *loads) = played(told, {"a": 32, "b": 0, "d": 64})
-    found = {row["request_id"]: (row["outcome"], row["attributes.usable_tokens"]) for row in loads}
-    assert found == {"a": ("partial", 16), "b": ("failed", 0), "c": ("ok", 48)}, "e's load is asynchronous"
+    columns = ("outcome", "attributes.usable_tokens", "attributes.failed_by")
+    found = {row["request_id"]: tuple(row[name] for name in columns) for row in loads}
+    expected = {"a": ("partial", 16, "blocks"), "b": ("failed", 0, "blocks"), "c": ("ok", 48, None)}
+    assert found == expected, "e's load is asynchronous"
     for row in loads:
         assert row["transfer_id"] == f"{row['request_id']}/load/step-7", "as its worker calls it"
         assert (row["op"], row["tokens"], row["tier_to"]) == ("load", 48, "gpu")

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.instrument.vllm.stand_in import Request, connector_class, made, output
+from kvtrace.instrument.vllm import loads
+from tests.unit.instrument.vllm.stand_in import Block, Request, connector_class, made, output
 from tests.unit.instrument.vllm.test_lookups import ask
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def test_a_failed_load_is_never_usable_and_what_follows_is_a_new_attempt(told: T
     promote(told, scheduler, 30)
     row = load(told)
     assert (row["outcome"], row.get("usable_ns"), row["end_ns"]) == ("failed", None, START + 20 * MS)
-    assert row["attributes.usable_tokens"] == 0
+    assert (row["attributes.usable_tokens"], row["attributes.failed_by"]) == (0, "request")
     scheduler.connector.answer = (0, False)
     ask(told, scheduler, 40)
     assert [row["attempt"] for row in told.rows if row.get("op") == "lookup"] == [1, 2]
@@ -105,7 +106,34 @@ def test_of_a_load_with_invalid_blocks_the_valid_prefix_is_usable(told: Told, sc
     promote(told, scheduler, 30)
     row = load(told)
     assert (row["outcome"], row["attributes.usable_tokens"], row["tokens"]) == ("partial", 16, 48)
+    assert row["attributes.failed_by"] == "blocks"
     assert row["usable_ns"] == START + 30 * MS
+
+
+def test_what_is_left_is_noted_before_its_request_fails_for_it(told: Told, scheduler: Any) -> None:
+    """The policy is to fail: the request is gone when the engine has handled the output."""
+    tracks, request = scheduler._kvtrace_tracks, scheduler.requests["a"]
+    tracks.loads["a"].computed = 64
+    request.num_computed_tokens = 32
+    loads.cut_back(tracks, scheduler, {7})
+    request.state = "FINISHED_ERROR"
+    type(scheduler.connector).delay = True
+    scheduler._free_request(request)
+    request.num_computed_tokens = 0
+    report(told, scheduler, 20, finished_recving={"a"}, invalid_block_ids={7})
+    row = load(told)
+    assert (row["outcome"], row["attributes.usable_tokens"]) == ("partial", 16)
+    assert (row["attributes.failed_by"], row.get("usable_ns")) == ("blocks", None)
+
+
+def test_a_load_that_was_named_and_has_invalid_blocks_says_both(told: Told, scheduler: Any) -> None:
+    tracks = scheduler._kvtrace_tracks
+    scheduler.kv_cache_manager.tables["a"] = [Block(7)]
+    tracks.loads["a"].computed = 64
+    scheduler.requests["a"].num_computed_tokens = 0
+    report(told, scheduler, 20, finished_recving={"a"}, failed_recving={"a"}, invalid_block_ids={7})
+    promote(told, scheduler, 30)
+    assert load(told)["attributes.failed_by"] == "request blocks"
 
 
 def test_a_load_whose_request_was_aborted_is_cancelled_when_it_ends(told: Told, scheduler: Any) -> None:
