@@ -39,7 +39,9 @@ class Configuration:
     ExampleConnector, or multi for these two. `lazy` lets LMCache's client store in batches, later;
     `engine_driven` lets vLLM's worker copy instead of LMCache's server.
     `span_delay_ms` is how long LMCache may hold finished spans back; None leaves the SDK's 5 s, so that
-    a killed server loses some. `kvtrace` puts `kvtrace run` before vLLM's command and the cache server's.
+    a killed server loses some. `shutdown_s` is how long vLLM waits for its processes when it stops: with 0 it
+    kills them at once, before they have said that they end. `kvtrace` puts `kvtrace run` before vLLM's
+    command and the cache server's.
     """
 
     connector: str = "lmcache"
@@ -50,6 +52,7 @@ class Configuration:
     delay_s: float = 0.0
     fails: int | None = None
     span_delay_ms: int | None = SHORT_SPAN_DELAY_MS
+    shutdown_s: int = 0
     kvtrace: bool = True
 
 
@@ -86,6 +89,7 @@ def vllm_command(python: str, configuration: Configuration, ports: Ports) -> lis
     command += ["--host", LOCALHOST, "--port", str(ports.vllm)]
     command += ["--otlp-traces-endpoint", f"http://{LOCALHOST}:{ports.otlp}"]
     command += ["--enable-request-id-headers", "--enable-prompt-tokens-details"]
+    command += ["--shutdown-timeout", str(configuration.shutdown_s)] if configuration.shutdown_s else []
     command += ["--kv-events-config", json.dumps(_kv_events())]
     return [*command, "--kv-transfer-config", json.dumps(_kv_transfer(configuration, ports))]
 
@@ -170,6 +174,7 @@ def vllm_environment() -> dict[str, str]:
         "OTEL_SERVICE_NAME": "vllm",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS": "10",
         **_span_delay(SHORT_SPAN_DELAY_MS),
     }
 

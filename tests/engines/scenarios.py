@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.engines.configuration import Configuration
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tests.engines.drive import Client
     from tests.engines.stack import Stack
 
+SHUTDOWN_S = 15
 TIER_PAUSE_S = 1.5
 HOST_DELAY_S = 0.04
 """How long every copy of the native offloading lasts at least."""
@@ -132,13 +134,14 @@ NATIVE_OFFLOAD = Scenario(
     "vLLM's own offloading: prompts come back from the host in asynchronous loads, some of them at once.",
     native_offload,
 )
+_configured = partial(Configuration, shutdown_s=SHUTDOWN_S)
 SESSIONS = (
-    Session(Configuration(l1_gb=0.064), (L1_REUSE,)),
-    Session(Configuration(l1_gb=0.064), (CONCURRENT,)),
-    Session(Configuration(l1_gb=0.008, l2=True), (L2_LOADS,)),
-    Session(Configuration(l1_gb=0.004), (STORES_DROPPED,)),
-    Session(Configuration(l1_gb=0.064, span_delay_ms=None), (SERVER_KILLED,)),
+    Session(_configured(l1_gb=0.064), (L1_REUSE,)),
+    Session(_configured(l1_gb=0.064), (CONCURRENT,)),
+    Session(_configured(l1_gb=0.008, l2=True), (L2_LOADS,)),
+    Session(_configured(l1_gb=0.004), (STORES_DROPPED,)),
+    Session(_configured(l1_gb=0.064, span_delay_ms=None), (SERVER_KILLED,)),
 )
 """Starts of vLLM with LMCache."""
-RECORDED = (*SESSIONS, Session(Configuration(connector="native", delay_s=HOST_DELAY_S), (NATIVE_OFFLOAD,)))
+RECORDED = (*SESSIONS, Session(_configured(connector="native", delay_s=HOST_DELAY_S), (NATIVE_OFFLOAD,)))
 """All that the samples are made of."""
