@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 TITLE = "Where did the slowest requests spend their time?"
 READING = (
     "Time runs from each request's arrival. The thick lane is its critical path: what it was waiting for at "
-    "every instant. The lanes below are what was recorded, hidden or not."
+    "every instant. The lanes below are what was recorded, hidden or not; a load or store is hollow until it "
+    "begins, full while it copies, striped until it is reported, dotted until it is usable."
 )
 MOST_BARS = 4000
 _BY = ("both", "e2e", "ttft")
