@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from kvtrace.analyses.store_lag.stores import MOVING, OFFERED
+from kvtrace.analyses.store_lag.stores import MOVING, OFFERED, WAITING
 from kvtrace.run.derived import spilling
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ WITH placed AS (
     FROM moving m LEFT JOIN offered o USING (request_id)
     WHERE m.good
     WINDOW in_order AS (PARTITION BY m.request_id ORDER BY m.start_ns, m.complete_ns NULLS LAST, m.tokens)
+    UNION ALL
+    SELECT request_id, queued_ns, NULL, begin, stop FROM waiting WHERE left_ns IS NULL AND stop > begin
 )
 SELECT k.key_space, k.key, p.request_id AS producer, p.decided_ns, min(p.complete_ns) AS complete_ns,
     count(p.complete_ns) = 0 AS is_open
@@ -96,7 +98,8 @@ def missed_by_lag(run: Run) -> pl.DataFrame:
     Prefixes are compared by keys of one key space; where keys of either request were not recorded, or the
     lookup gave no answer, nothing is said. A store covers its request's prompt in the order of its stores,
     beyond what that request's own lookup found; one that does not say its tokens, all the rest. Of several
-    stores of a key the first to complete counts. Stores that failed or stored nothing are no lag.
+    stores of a key the first to complete counts. Stores that failed or stored nothing are no lag; what waits
+    in LMCache's lazy queue is decided, and never complete when it never leaves it.
 
         store of a    decided |----------| complete
         lookup of b              | start: misses the keys of a
@@ -110,6 +113,6 @@ def missed_by_lag(run: Run) -> pl.DataFrame:
             of the stores was not seen
     """
     connection = spilling(run)
-    for statement in (MOVING, OFFERED, _KEYS, _PENDING):
+    for statement in (MOVING, WAITING, OFFERED, _KEYS, _PENDING):
         connection.execute(statement)
     return pl.DataFrame(connection.sql(_MISSED).to_arrow_table()).cast(COLUMNS)

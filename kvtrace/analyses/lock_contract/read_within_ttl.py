@@ -25,7 +25,7 @@ WITH step AS (
         PARTITION BY object ORDER BY place ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS at_removal
     FROM object_step
 ), judged AS (
-    SELECT *, CASE WHEN ever_locked_ns IS NULL AND (late OR NOT known) THEN 'early'
+    SELECT *, CASE WHEN ever_locked_ns IS NULL AND late THEN 'early'
         WHEN coalesce(CASE WHEN reason = 'l1_retrieve:not_found' THEN at_removal END, held_most) <= 0
             THEN 'bare'
         WHEN held_least <= 0 AND NOT ran_out AND reason = 'l1_retrieve:write_locked' THEN 'unsure'

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from kvtrace.analyses.store_lag.events import EVENTS
-from kvtrace.analyses.store_lag.stores import MOVING, OFFERED
+from kvtrace.analyses.store_lag.stores import MOVING, OFFERED, WAITING
 from kvtrace.run.derived import spilling
 
 if TYPE_CHECKING:
@@ -34,18 +34,20 @@ COLUMNS = pl.Schema(
 )
 
 _ROWS = """
-WITH tiered AS (
+WITH storing AS (
+    SELECT request_id FROM moving UNION SELECT request_id FROM waiting
+), tiered AS (
     SELECT DISTINCT engine FROM request WHERE engine IS NOT NULL AND request_id IN (
         SELECT request_id FROM moving UNION ALL SELECT request_id FROM lookup
         UNION ALL SELECT request_id FROM hold WHERE reason = 'store'
-        UNION ALL SELECT request_id FROM brought)
+        UNION ALL SELECT request_id FROM brought UNION ALL SELECT request_id FROM waiting)
     UNION SELECT engine FROM health
     UNION SELECT engine FROM block WHERE tier NOT IN ('gpu', 'unknown') AND engine IS NOT NULL
 ), asked AS (
     SELECT request_id, start_ns, end_ns, engine FROM request
-    WHERE engine IN (FROM tiered) OR request_id IN (SELECT request_id FROM moving)
+    WHERE engine IN (FROM tiered) OR request_id IN (FROM storing)
     UNION ALL
-    SELECT DISTINCT request_id, NULL::BIGINT, NULL::BIGINT, NULL FROM moving
+    SELECT request_id, NULL::BIGINT, NULL::BIGINT, NULL FROM storing
     WHERE request_id NOT IN (SELECT request_id FROM request)
 ), moved AS (
     SELECT
@@ -61,6 +63,10 @@ WITH tiered AS (
             arg_min(reason, start_ns) FILTER (op = 'drop'),
             arg_min(reason, start_ns) FILTER (op = 'store' AND NOT good)) AS reason
     FROM moving GROUP BY request_id
+), queued AS (
+    SELECT request_id, min(queued_ns) AS queued_ns, count(*) FILTER (left_ns IS NULL) AS stuck,
+        coalesce(sum(tokens) FILTER (left_ns IS NULL), 0) AS stuck_tokens
+    FROM waiting GROUP BY request_id
 ), held AS (
     SELECT request_id, bool_or(end_ns IS NULL) AS held_open FROM hold WHERE reason = 'store'
     GROUP BY request_id
@@ -72,25 +78,26 @@ WITH tiered AS (
     SELECT coalesce(to_ns, 9223372036854775807) AS to_ns FROM loss
     WHERE cause <> 'duplicate' AND (op IS NULL OR op IN ('store', 'drop'))
 ), asked_here AS (
-    SELECT *, EXISTS (SELECT 1 FROM moving) OR EXISTS (SELECT 1 FROM brought) AS observable,
+    SELECT *, EXISTS (FROM moving) OR EXISTS (FROM brought) OR EXISTS (FROM waiting) AS observable,
         coalesce((SELECT max(to_ns) FROM lost) >= start_ns, false) AS maybe_lost
     FROM asked
 ), facts AS (
     SELECT
-        a.request_id, a.end_ns AS finished_ns, m.queued_ns, m.submitted_ns,
+        a.request_id, a.end_ns AS finished_ns, least(m.queued_ns, q.queued_ns) AS queued_ns, m.submitted_ns,
         CASE WHEN coalesce(m.open, 0) = 0 THEN coalesce(m.completed_ns, e.brought_ns) END AS completed_ns,
         e.published_ns, coalesce(m.good, 0) AS good, coalesce(m.open, 0) AS open,
         coalesce(m.drops, 0) AS drops, coalesce(t.keys_there, 0) > 0 AS was_there,
         CASE WHEN m.good - m.open > 0 THEN CASE WHEN m.untold = 0 THEN m.stored END
             WHEN e.brought_ns IS NOT NULL THEN e.tokens
             WHEN observable AND coalesce(m.open, 0) = 0 AND NOT maybe_lost THEN 0 END AS stored_tokens,
-        m.dropped, o.keyed_tokens, o.found_tokens, coalesce(o.below_chunk, false) AS below_chunk, m.reason,
+        coalesce(m.dropped, 0) + coalesce(q.stuck_tokens, 0) AS dropped, coalesce(q.stuck, 0) AS stuck,
+        o.keyed_tokens, o.found_tokens, coalesce(o.below_chunk, false) AS below_chunk, m.reason,
         coalesce(m.all_duplicates, false) AS all_duplicates, e.brought_ns,
         coalesce(h.held_open, false) AS held_open,
         a.request_id IN (SELECT request_id FROM unwell) AS unwell, observable, maybe_lost
     FROM asked_here a LEFT JOIN moved m USING (request_id) LEFT JOIN offered o USING (request_id)
     LEFT JOIN from_events e USING (request_id) LEFT JOIN held h USING (request_id)
-    LEFT JOIN already t USING (request_id)
+    LEFT JOIN already t USING (request_id) LEFT JOIN queued q USING (request_id)
 ), judged AS (
     SELECT *,
         good - open > 0 OR brought_ns IS NOT NULL AS is_stored,
@@ -101,6 +108,7 @@ WITH tiered AS (
 ), said AS (
     SELECT *, CASE
         WHEN reason IS NOT NULL THEN reason
+        WHEN stuck > 0 THEN 'never_drained'
         WHEN below_chunk THEN 'below_chunk'
         WHEN skipped_tokens > 0 AND found_tokens >= skipped_tokens THEN 'duplicate'
         WHEN was_there AND NOT is_stored THEN 'duplicate'
@@ -144,14 +152,15 @@ def store_lag(run: Run) -> pl.DataFrame:
         completed_ns: when its last store was complete, unix ns; null while one of them is open
         published_ns: when the last of its keys became visible to a router, unix ns
         stored_tokens: tokens that its stores wrote; null when one of them does not say, or nobody can know
-        skipped_tokens: tokens that were not stored: those of its drops, else those of its prompt's keys less
-            what was stored
-        skip_reason: the drop's (or failed store's); below_chunk; duplicate when its lookup had found as many,
-            or events show its keys there; unhealthy when its engine saw the cache so at the finish; else null
+        skipped_tokens: tokens that were not stored: those of its drops and those that never left the queue,
+            else those of its prompt's keys less what was stored
+        skip_reason: the drop's (or failed store's); never_drained (it waited in a queue to the end, as the
+            tail of LMCache's lazy offload does); below_chunk; duplicate when its lookup had found as many, or
+            events show its keys there; unhealthy when its engine saw the cache so at the finish; else null
         never_stored: whether no later request can reuse it from beyond the GPU
         lag_ns: (published_ns, else completed_ns) - finished_ns, ns; negative when it was reusable before
     """
     connection = spilling(run)
-    for statement in (MOVING, OFFERED, *EVENTS):
+    for statement in (MOVING, WAITING, OFFERED, *EVENTS):
         connection.execute(statement)
     return pl.DataFrame(connection.sql(_ROWS).to_arrow_table()).cast(COLUMNS)

@@ -9,15 +9,24 @@ from __future__ import annotations
 
 _EVENT = """
 CREATE OR REPLACE TEMP TABLE key_event AS
-WITH serving AS (SELECT DISTINCT engine FROM request WHERE engine IS NOT NULL)
+WITH serving AS (SELECT DISTINCT engine FROM request WHERE engine IS NOT NULL), telling AS (
+    SELECT DISTINCT process FROM block
+    WHERE event = 'written' AND component = 'lmcache.l1' AND reason IS DISTINCT FROM 'asked'
+        AND process IS NOT NULL
+)
 SELECT time_ns, key_space, key, request_id, tokens,
     event = 'published' OR coalesce(component LIKE 'dynamo.%', false) AS is_published,
     event IN ('stored', 'written') AS is_stored, CASE WHEN engine IN (FROM serving) THEN engine END AS engine
 FROM block
 WHERE event IN ('stored', 'written', 'published') AND evidence IS DISTINCT FROM 'predicted'
     AND time_ns IS NOT NULL AND key IS NOT NULL AND tier NOT IN ('gpu', 'unknown')
+    AND reason IS DISTINCT FROM 'landed'
+    AND NOT (coalesce(process IN (FROM telling), false)
+        AND (coalesce(reason = 'asked', false) OR coalesce(component LIKE 'lmcache.l2%', false)))
 """
-"""Dynamo's event plane is what its routers read: stored there is published (component dynamo.<tier>)."""
+"""What landed in LMCache's L1 came from its L2, and what its L2 stores was in its L1: neither left a GPU.
+Where a server says what it wrote, the call is no second word. Dynamo's event plane is what its routers read:
+stored there is published (component dynamo.<tier>)."""
 
 _ASKED = """
 CREATE OR REPLACE TEMP TABLE asked_key AS
@@ -45,13 +54,14 @@ WHERE request_id IS NOT NULL
 _SUMS = """
 CREATE OR REPLACE TEMP TABLE from_events AS
 WITH each AS (
-    SELECT request_id, key_space, key, max(tokens) AS tokens, bool_or(is_stored) AS is_stored
+    SELECT request_id, key_space, key, max(tokens) AS tokens, min(time_ns) FILTER (is_stored) AS stored_ns
     FROM brought GROUP BY ALL
 ), counted AS (
-    SELECT request_id, CASE WHEN count(tokens) = count(*) THEN sum(tokens) END AS tokens
-    FROM each WHERE is_stored GROUP BY request_id
+    SELECT request_id, CASE WHEN count(tokens) = count(*) THEN sum(tokens) END AS tokens,
+        max(stored_ns) AS brought_ns
+    FROM each WHERE stored_ns IS NOT NULL GROUP BY request_id
 )
-SELECT request_id, max(time_ns) FILTER (is_stored) AS brought_ns,
+SELECT request_id, any_value(c.brought_ns) AS brought_ns,
     max(time_ns) FILTER (is_published) AS published_ns, any_value(c.tokens) AS tokens
 FROM brought LEFT JOIN counted c USING (request_id) GROUP BY request_id
 """

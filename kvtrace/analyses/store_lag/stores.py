@@ -1,6 +1,7 @@
 """Stores as rows a request, for everything that asks what a request stored and when it was complete.
 
 moving   one row a (request, store that leaves the GPU): when decided, when complete, which tokens
+waiting  one row a part of a request that waited in a queue to be stored, and when it left it
 offered  one row a request: the tokens of the keys it asked for, and what its first answered inquiry found
 """
 
@@ -36,6 +37,15 @@ SELECT request_id, op, own_tokens AS tokens, queued_ns, coalesce(submit_ns, star
 FROM first_hop
 """
 """A store that goes further down (host to disk) moves what left the GPU before: it counts only alone."""
+
+WAITING = """
+CREATE OR REPLACE TEMP TABLE waiting AS
+SELECT request_id, start_ns AS queued_ns, end_ns AS left_ns, tokens,
+    TRY_CAST(split_part(attributes['range'], '-', 1) AS BIGINT) AS begin,
+    TRY_CAST(split_part(attributes['range'], '-', 2) AS BIGINT) AS stop
+FROM span WHERE op IS NULL AND name = 'lmcache_lazy_queue' AND request_id IS NOT NULL AND start_ns IS NOT NULL
+"""
+"""LMCache's lazy offload: what never left the queue was never stored, the queue ends with its engine."""
 
 OFFERED = """
 CREATE OR REPLACE TEMP TABLE offered AS

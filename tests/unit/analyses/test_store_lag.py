@@ -297,3 +297,80 @@ def test_without_keys_nothing_is_said(tmp_path: Path) -> None:
     assert two(tmp_path, store(80, 140, tokens=48), request_key=[]) == []
     hole = [*keys("r0", "a"), *(key | {"position": 1} for key in keys("r1", "a"))]
     assert two(tmp_path / "hole", store(80, 140, tokens=16), request_key=hole) == []
+
+
+def queued(start: int, end: int | None, begin: int, stop: int, **more: Any) -> Row:
+    """A part that waits in LMCache's lazy queue; without an end it never left it."""
+    row = scheduler(None, start, end, name="lmcache_lazy_queue", tokens=stop - begin)
+    return row | {"attributes": [("range", f"{begin}-{stop}")]} | more
+
+
+#  request |0 ---------- 100|
+#  queue         |50 --------------- never left
+def test_the_tail_that_is_never_drained_is_never_stored(tmp_path: Path) -> None:
+    run = drawn(tmp_path, request(), queued(50, None, 0, 32))
+    row = only(run)
+    assert (row["never_stored"], row["skip_reason"], row["skipped_tokens"]) == (True, "never_drained", 32)
+    assert (row["queued_ns"], row["submitted_ns"], row["completed_ns"], row["lag_ns"]) == (
+        50,
+        None,
+        None,
+        None,
+    )
+    lossy = write_run(
+        tmp_path / "lossy", None, span=[request(), queued(50, None, 0, 32)],
+        loss=[{"cause": "dropped", "count": 1}],
+    )  # fmt: skip
+    assert only(lossy)["never_stored"] is None
+
+
+#  queue |50 -------- 120| store |130 ---- 150|       and a second part that never left: stored in part
+def test_a_part_that_was_drained_and_stored_leaves_the_rest_skipped(tmp_path: Path) -> None:
+    parts = [queued(50, 120, 0, 16), queued(60, None, 16, 48)]
+    row = only(drawn(tmp_path, request(), *parts, store(130, 150, tokens=16, submit_ns=121)))
+    assert (row["never_stored"], row["stored_tokens"], row["skipped_tokens"]) == (False, 16, 32)
+    assert (row["queued_ns"], row["submitted_ns"], row["completed_ns"], row["lag_ns"]) == (50, 121, 150, 50)
+
+
+def test_a_stale_skip_gives_its_reason(tmp_path: Path) -> None:
+    stale = store(121, 121, tokens=16, op="drop", reason="stale", outcome="skipped", queued_ns=50)
+    row = only(drawn(tmp_path, request(), queued(50, 121, 0, 16), stale))
+    assert (row["never_stored"], row["skip_reason"], row["skipped_tokens"]) == (True, "stale", 16)
+
+
+#  a queued 50, never drained      b asks 200: misses what waits there
+def test_a_lookup_that_misses_what_waits_in_the_queue_is_missed_by_lag(tmp_path: Path) -> None:
+    again = request(200, 300, request_id="b")
+    run = drawn(
+        tmp_path, request(request_id="a"), again, queued(50, None, 0, 32, request_id="a"),
+        lookup(200, 210, 0, request_id="b"),
+        request_key=[*keys("a", "k0", "k1"), *keys("b", "k0", "k1")],
+    )  # fmt: skip
+    assert missed_by_lag(run).rows() == [("b", "a", 32, None)]
+
+
+def server(word: str, at: int, key: str, **more: Any) -> Row:
+    """A word of LMCache's server about a key in its first level."""
+    row = {"event": word, "time_ns": at, "key": key, "key_space": LMCACHE, "component": "lmcache.l1"}
+    return row | {"tier": "host", "process": "l0", "evidence": "native"} | more
+
+
+#  a: written 90     L2 stores it 250     b asks 200, its L1 gets it back from L2 210
+def test_what_the_server_wrote_is_a_store_and_what_it_moves_between_its_levels_is_none(
+    tmp_path: Path,
+) -> None:
+    again = request(200, 300, request_id="b")
+    blocks = [
+        server("written", 85, "k0", reason="asked"), server("written", 90, "k0"),
+        server("written", 210, "k0", reason="landed"),
+        server("stored", 250, "k0", component="lmcache.l2.fs", tier="disk"),
+    ]  # fmt: skip
+    run = drawn(
+        tmp_path, request(request_id="a"), again, lookup(200, 215, 16, request_id="b"),
+        lookup(1, 2, 0, request_id="a"), block=blocks,
+        request_key=[*keys("a", "k0", time_ns=1), *keys("b", "k0", time_ns=200)],
+    )  # fmt: skip
+    a, b = only(run, "a"), only(run, "b")
+    assert (a["completed_ns"], a["stored_tokens"], a["never_stored"], a["lag_ns"]) == (90, 16, False, -10)
+    assert (b["completed_ns"], b["stored_tokens"], b["never_stored"]) == (None, 0, False)
+    assert b["skip_reason"] == "duplicate"
