@@ -173,23 +173,27 @@ def tied(chunk: pa.Table, first: int, ties: Ties) -> pa.Table:
     """A chunk of rows, numbered from `first`, with the ids and silences of its own."""
     low, high = np.searchsorted(ties.rows, [first, first + chunk.num_rows])
     if high > low:
-        column = chunk["transfer_id"].cast(pa.string())
         new = np.zeros(chunk.num_rows, bool)
         new[ties.rows[low:high] - first] = True
-        ids = pc.replace_with_mask(column.combine_chunks(), pa.array(new), ties.ids[low:high].to_arrow())
-        chunk = _with(chunk, "transfer_id", ids.cast(pa.string()))
+        named = pa.array(ties.ids[low:high].to_list(), pa.string())
+        ids = pc.replace_with_mask(_plain(chunk["transfer_id"]), pa.array(new), named)
+        chunk = _with(chunk, "transfer_id", ids)
     low, high = np.searchsorted(ties.silenced, [first, first + chunk.num_rows])
     if high > low:
         silent = np.zeros(chunk.num_rows, bool)
         silent[ties.silenced[low:high] - first] = True
-        words = chunk["op"].cast(pa.string())
-        chunk = _with(chunk, "op", pc.if_else(pa.array(silent), pa.scalar(None, pa.string()), words))
+        words = pc.if_else(pa.array(silent), pa.scalar(None, pa.string()), _plain(chunk["op"]))
+        chunk = _with(chunk, "op", words)
     return chunk
 
 
-def _with(chunk: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """A column in the place of the one of its name; words stay a dictionary."""
-    whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    if isinstance(whole, pa.ChunkedArray):
-        whole = pa.concat_arrays(whole.chunks)
-    return chunk.set_column(chunk.column_names.index(name), name, whole.dictionary_encode())
+def _plain(column: pa.ChunkedArray) -> pa.Array:
+    """A column of words as one array of text."""
+    return pa.array(column.cast(pa.string()).to_pylist(), pa.string())
+
+
+def _with(chunk: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    """A column in the place of the one of its name; words stay a dictionary where they were one."""
+    at = chunk.column_names.index(name)
+    coded = pa.types.is_dictionary(chunk.schema.types[at])
+    return chunk.set_column(at, name, values.dictionary_encode() if coded else values)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from kvtrace import recorder
 from kvtrace.instrument import importing, wrapping
 from kvtrace.instrument.importing import when_imported
-from kvtrace.instrument.lmcache import client
+from kvtrace.instrument.lmcache import client, inprocess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +65,7 @@ def install() -> None:
     for module, part, file, function in PARTS:
         when_imported(module, part, _installer(file, function))
     client.arm()
+    inprocess.arm()
 
 
 def _installer(file: str, function: str) -> Callable[[ModuleType], None]:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 from kvtrace.importer.facts import COLUMNS, Facts
 from kvtrace.importer.transfers import SLACK_NS, Ties, certain, tie
+from kvtrace.importer.transfers import tied as renamed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -159,3 +161,14 @@ def test_certain_pairs_are_those_of_every_largest_pairing() -> None:
     assert certain(np.array([[True, False], [True, True]])) == [(0, 0), (1, 1)]
     assert certain(np.array([[True, True]])) == []
     assert certain(np.array([[False, True], [True, False]])) == []
+
+
+def test_rows_take_their_ids_in_whatever_chunk_they_lie() -> None:
+    words = {"transfer_id": ["a", None, "r/store/1"], "op": ["load", "store", "store"]}
+    chunk = pa.table({name: pa.array(values).dictionary_encode() for name, values in words.items()})
+    ties = Ties(np.array([3, 12]), pl.Series(["r#3", "r#9"]), np.array([11, 40]), [])
+    found = renamed(chunk, 10, ties)
+    assert found["transfer_id"].to_pylist() == ["a", None, "r#9"]
+    assert found["op"].to_pylist() == ["load", None, "store"]
+    assert pa.types.is_dictionary(found.schema.field("op").type)
+    assert renamed(chunk, 100, ties) is chunk

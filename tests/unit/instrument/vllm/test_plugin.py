@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from kvtrace.instrument import importing, wrapping
-from kvtrace.instrument.lmcache import client
+from kvtrace.instrument.lmcache import client, inprocess
 from kvtrace.instrument.vllm import plugin, register
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ def test_with_a_run_every_part_waits_for_its_module(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("KVTRACE_OUT", str(tmp_path))
     register()
     register()
-    assert len(importing.status()) == len(plugin.PARTS) + len(client.PARTS) + 1  # and the copies of torch
+    lmcache = len(client.PARTS) + len(inprocess.PARTS)
+    assert len(importing.status()) == len(plugin.PARTS) + lmcache + 1  # and the copies of torch
     assert all(why.startswith("not here") for why in importing.status().values())
     assert sum(isinstance(finder, importing.Watcher) for finder in sys.meta_path) == 1
 
