@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import subprocess
-import sys
 import zipfile
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ def wheel(name: str, version: str) -> Path:
     if found:
         return found[0]
     folder.mkdir(parents=True, exist_ok=True)
-    asked = [base_python() or sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    asked = [base_python(), "-m", "pip", "download", "--quiet", "--no-deps"]
     done = subprocess.run(
         [*asked, "--dest", str(folder), f"{name}=={version}"],
         capture_output=True,

@@ -11,7 +11,8 @@ after its imports, or `wrap(store)`. Seen on mooncake-transfer-engine-non-cuda 0
 What the bindings do not say is null or "unknown": which replica answered a get (`peer` stands for the memory
 of the cluster, this machine's own segment included), whether a pointer is GPU memory once CUDA is in the
 process, why `get` and `get_batch` came back empty (the `*_into` methods say it), and whether a put whose key
-existed, which returns 0 like any other, moved anything. Methods for tensors are not wrapped.
+existed, which returns 0 like any other, moved anything. `async_store` makes its calls on other threads, where
+the caller's scope is not seen. Methods for tensors are not wrapped.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def _same(result: Any, count: int) -> Answers:
 
 def _each(result: Any, count: int) -> Answers:
     del count
-    return [int(one) for one in result]
+    return list(result)
 
 
 def _values(result: Any, count: int) -> Answers:

@@ -98,7 +98,7 @@ def _row(
     outcome, reason = _outcome(call.op, answers, failed)
     row = (span_id, call.name, *who, start_ns, end_ns, outcome, reason, len(keys), codes.said(failed), None)
     if call.op == "lookup":
-        recorder.record((LOOKUP, *row, sum(answer == 1 for answer in answers), None))
+        recorder.record((LOOKUP, *row, answers.count(1), None))
         for position, key in enumerate(keys if who[0] is not None else ()):
             recorder.record((ASKED, start_ns, who[0], position, str(key)))
         return
@@ -109,11 +109,12 @@ def _row(
         total = sum(size for size in moved if size is not None) if len(failed) < len(answers) else None
         recorder.record((shape, *row, start_ns, total, near(call.name)))
     event, mode = _EVENTS[call.op]
+    record = recorder.record
     for key, answer, size in zip(keys, answers, moved, strict=False):
-        went = answer is not codes.UNSAID and answer >= 0
-        why = None if went else codes.name(answer)
-        what = event if went else "failed"
-        recorder.record((BLOCK, end_ns, what, mode, str(key), size, why, who[0], span_id))
+        if answer is codes.UNSAID or answer < 0:
+            record((BLOCK, end_ns, "failed", mode, str(key), None, codes.name(answer), who[0], span_id))
+        else:
+            record((BLOCK, end_ns, event, mode, str(key), size, None, who[0], span_id))
 
 
 def _bytes(answer: int | None, sizes: calls.Sizes, place: int) -> int | None:
@@ -125,7 +126,7 @@ def _bytes(answer: int | None, sizes: calls.Sizes, place: int) -> int | None:
 
 def _outcome(op: str, answers: calls.Answers, failed: calls.Answers) -> tuple[str, str | None]:
     if op == "lookup":
-        found = sum(answer == 1 for answer in answers)
+        found = answers.count(1)
         if failed and not found:
             return "failed", codes.reason(op, failed[0])
         return "miss" if not found and answers else "ok" if found == len(answers) else "partial", None
