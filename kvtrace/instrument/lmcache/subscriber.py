@@ -87,10 +87,11 @@ class Subscriber:
         self._dropped = 0
         self._failed: dict[str, int] = {}
         self._looked_ns = recorder.now()
+        self._looked_at = 0  # by the events' own clock
 
     def configure(self, storage: Storage) -> None:
         """What the storage is; it is made after the bus has started and before its first event."""
-        self._handlers = storage.handlers(self._prefetches, self._offset_ns)
+        self._handlers.update(storage.handlers(self._prefetches, self._offset_ns))
 
     def subscribe(self, kinds: Iterable[Any]) -> None:
         """Subscribe to every type of event but those that carry tokens."""
@@ -100,30 +101,32 @@ class Subscriber:
                 self._bus.subscribe(kind, self._callback(name))
 
     def _callback(self, name: str) -> Callable[[Any], None]:
+        """What is called for each event of one name, thousands of times a second."""
+        guard, handlers, seq, offset_ns = self._guard, self._handlers, self._seq, self._offset_ns
+
         def receive(event: Any) -> None:
             """One event; nothing leaves from here."""
-            if self._guard.on:
-                try:
-                    self._receive(event, self._handlers.get(name) or self._nobodys(name))
-                except Exception as error:  # noqa: BLE001 - never into the server
-                    self._guard.failed(error)
+            if not guard.on:
+                return
+            try:
+                at = round(event.timestamp * 1e9)
+                if at <= 0:
+                    recorder.lost("impossible_time", detail="an event of LMCache without a time")
+                    return
+                handler = handlers.get(name) or self._nobodys(name)
+                for row in handler(next(seq), at - offset_ns, event.session_id, event.metadata):
+                    recorder.record(row)
+                if at - self._looked_at > LOOK_NS:
+                    self._looked_at = at
+                    self.look(recorder.now())
+            except Exception as error:  # noqa: BLE001 - never into the server
+                guard.failed(error)
 
         return receive
 
     def _nobodys(self, name: str) -> Handler:
         recorder.lost("undecodable", detail=f"LMCache's event {name}: nobody knows it")
         return points.unknown(name)
-
-    def _receive(self, event: Any, handler: Handler) -> None:
-        seq, now = next(self._seq), recorder.now()
-        at = round(event.timestamp * 1e9)
-        if at <= 0:
-            recorder.lost("impossible_time", detail="an event of LMCache without a time")
-            return
-        for row in handler(seq, at - self._offset_ns, event.session_id, event.metadata):
-            recorder.record(row)
-        if now - self._looked_ns > LOOK_NS:
-            self.look(now)
 
     def look(self, now: int) -> None:
         """Count what the bus dropped, and whose callbacks failed, since the last look."""

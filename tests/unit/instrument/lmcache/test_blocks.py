@@ -52,6 +52,7 @@ def test_what_was_written_has_its_bytes_and_its_own_medium() -> None:
         ("written", 64, "dram", "host"), ("written", 32, "devdax", "host"),
     ]  # fmt: skip
     assert "reason" not in found[0]
+    assert found[0]["mode"] == "write"
 
 
 def test_what_landed_from_l2_is_written_and_locked_in_one_moment() -> None:

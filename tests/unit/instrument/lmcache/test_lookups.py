@@ -81,3 +81,10 @@ def test_the_salt_of_a_tenant_is_no_text_of_a_row() -> None:
     found = answer(Lookups(), requested_tokens=64, hit_tokens=64, cache_salt="bob")
     assert found["identity_id"].startswith("lmcache:salt:")
     assert "bob" not in repr(found)
+
+
+def test_two_levels_of_one_medium_are_found_together() -> None:
+    found = answer(
+        Lookups("disk", "disk"), requested_tokens=192, hit_tokens=192, l1_hit_tokens=64, l2_hit_tokens=128
+    )
+    assert found["found_by_tier.disk"] == 192

@@ -107,3 +107,12 @@ def test_an_older_server_without_transfer_keys_pairs_by_worker() -> None:
     played.see("mp.store.end", 2000, device="cpu", engine_id=1001, stored_count=1)
     ended = [row for row in played.spans().values() if "end_ns" in row]
     assert [(row["attributes.engine_id"], row["end_ns"]) for row in ended] == [(1001, 2000)]
+
+
+def test_of_two_that_were_asked_for_the_older_begins_first() -> None:
+    played = Played()
+    for at in (10, 12):
+        played.see("mp.store.submitted", at, device="cpu")
+    for at in (20, 22):
+        played.see("mp.store.start", at, **start(f"r#{at}", 1000))
+    assert [(row["submit_ns"], row["start_ns"]) for row in played.spans().values()] == [(10, 20), (12, 22)]
