@@ -13,6 +13,15 @@ _ANY = "requests, lookups and reports as of any connector; copies as reports alo
 _GPU = f"needs a GPU; {_ANY}"
 _EVENTS = "CUDA events by source, and on a stand-in device"
 _EXTERNAL = f"needs a library that is not here; {_ANY}"
+_CLIENT = (
+    "lookups and their timeouts, stores and retrieves, engine-driven copies (by messages; in shared memory, and "
+    "CUDA's asynchronous ones, by source), locks, sessions, lazy offload, health; other copies are its "
+    "server's; its classes for older vLLM (_0180, _0201) by source"
+)
+_INPROCESS = (
+    "LMCache has no connector for a CPU's KV cache; its engine's lookups, pins, stores and tiers run here "
+    "without vLLM"
+)
 
 CONNECTORS: dict[str, tuple[str, str]] = {
     "ExampleConnector": (RUNS, "loads inside steps and saved layers are waits of the batch, loads named"),
@@ -21,10 +30,8 @@ CONNECTORS: dict[str, tuple[str, str]] = {
         RUNS, f"every copy of any OffloadingSpec: submitted, copied, reported, usable; flushes; {_EVENTS}",
     ),
     "MultiConnector": (RUNS, "waits of the outermost call, its children named; copies of its children"),
-    "LMCacheMPConnector": (
-        RUNS, "lookups, loads and holds; its copies are its server's spans, here only their reports",
-    ),
-    "LMCacheConnectorV1": (SOURCE, f"no cache on CPU; waits inside steps; {_ANY}"),
+    "LMCacheMPConnector": (RUNS, _CLIENT),
+    "LMCacheConnectorV1": (SOURCE, f"{_INPROCESS}; waits inside steps; {_ANY}"),
     "DecodeBenchConnector": (SOURCE, "loads inside steps are waits, as ExampleConnector's"),
     "SimpleCPUOffloadConnector": (SOURCE, f"{_GPU}; holds of blocks by reference"),
     "NixlConnector": (SOURCE, _EXTERNAL),
