@@ -21,7 +21,7 @@ MAX_BYTES = 4 << 20
 """The metrics of a large engine take a tenth of it."""
 _CHUNK_BYTES = 1 << 16
 _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "kvtrace", "Connection": "close"}
-_NO_HTTP = "is no HTTP, or was cut"
+_NO_HTTP, _ABSENT = "is no HTTP, or was cut", "cannot be reached"
 UNREACHABLE, UNREADABLE, CUT = "exporter_failure", "undecodable", "dropped"
 
 
@@ -50,6 +50,16 @@ class Missed:
     cause: str
     detail: str
     time_ns: int
+
+    @classmethod
+    def absent(cls, time_ns: int) -> Missed:
+        """Nobody listens there."""
+        return cls(UNREACHABLE, f"page that {_ABSENT}", time_ns)
+
+    @property
+    def is_absence(self) -> bool:
+        """Whether nobody listens there."""
+        return self == Missed.absent(self.time_ns)
 
 
 def place(url: str, option: str, default_path: str) -> Place:
@@ -89,7 +99,7 @@ def fetch(where: Place) -> Page | Missed:
         found = _read(connection.getresponse(), began)
     except (OSError, http.client.HTTPException, ValueError) as error:
         late = over.is_set() or isinstance(error, TimeoutError)
-        reason = "took too long" if late else _NO_HTTP if _spoke(error) else "cannot be reached"
+        reason = "took too long" if late else _NO_HTTP if _spoke(error) else _ABSENT
         found = Missed(UNREACHABLE, f"page that {reason}", began)
     finally:
         watchdog.cancel()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from kvtrace.collect.pages.fetching import Missed
 from kvtrace.collect.pages.gathering import Gathered
+from kvtrace.collect.pages.missing import Missing
 from kvtrace.sources import prometheus
-from kvtrace.sources.losses import Loss
 from kvtrace.sources.prometheus.pages import split_pages
 from kvtrace.sources.prometheus.rows import Rows
 from kvtrace.sources.stream import Undecodable
@@ -34,18 +34,20 @@ class Metrics:
     _pages: int = 0
     _rows: Rows = field(init=False)
     _gathered: Gathered = field(init=False)
+    _missing: Missing = field(init=False)
 
     def __post_init__(self) -> None:
         """What is counted over all pages is said once."""
         self._rows = Rows(self.name)
         self._gathered = Gathered(self.name, self.format)
+        self._missing = Missing(self.name)
 
     def take(self, items: list[Item], staging: Staging) -> None:
         """Decode pages."""
         for item in items:
             found = item.content
             if isinstance(found, Missed):
-                staging.losses.append(missed(self.name, found))
+                staging.losses.extend(self._missing.add(found))
             elif not prometheus.looks_like(found.content[:_HEAD_BYTES]):
                 self._no_metrics(found.time_ns, staging)
             else:
@@ -54,15 +56,17 @@ class Metrics:
     def finish(self, staging: Staging) -> None:
         """Say what was met on the way."""
         last = self._rows.rest()  # no rows any more: what was counted over all pages
-        staging.losses.extend(last.losses)
-        self.notes |= dict.fromkeys(last.notes)
+        staging.losses.extend((*last.losses, *self._missing.losses()))
+        self.notes |= dict.fromkeys(last.notes) | self._missing.note()
         self._gathered.stage(staging, over=True)
 
     def _no_metrics(self, time_ns: int, staging: Staging) -> None:
-        staging.losses.append(missed(self.name, Missed("undecodable", "page that is no metrics", time_ns)))
+        lie = Missed("undecodable", "page that is no metrics", time_ns)
+        staging.losses.extend(self._missing.add(lie))
 
     def _page(self, content: bytes, time_ns: int, staging: Staging) -> None:
         self.came = True
+        staging.losses.extend(self._missing.came())
         lines = content.split(b"\n")
         kept = [line for line in lines if len(line) <= prometheus.LONGEST_LINE_BYTES]
         if len(kept) < len(lines):
@@ -81,8 +85,3 @@ class Metrics:
     def _rows_lost(self, count: int) -> None:
         detail = f"line longer than {prometheus.LONGEST_LINE_BYTES:,} bytes"
         list(self._rows.take(Undecodable(detail, count)))
-
-
-def missed(source: str, found: Missed) -> Loss:
-    """A page that there is not."""
-    return Loss(source, found.cause, 1, from_ns=found.time_ns, to_ns=found.time_ns, detail=found.detail)

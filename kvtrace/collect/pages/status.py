@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvtrace.collect.pages.fetching import Missed, Page
 from kvtrace.collect.pages.gathering import Gathered
-from kvtrace.collect.pages.metrics import missed
+from kvtrace.collect.pages.missing import Missing
 from kvtrace.sources import lmcache_status, mooncake_kv_events_status
 
 if TYPE_CHECKING:
@@ -33,31 +33,37 @@ class Status:
     promised: str = "no status page that this version knows could be read"
     _dropped: int = 0
     _gathered: Gathered = field(init=False)
+    _missing: Missing = field(init=False)
 
     def __post_init__(self) -> None:
         """Pages are small."""
         self._gathered = Gathered(self.name, self.format)
+        self._missing = Missing(self.name)
 
     def take(self, items: list[Item], staging: Staging) -> None:
         """Decode pages."""
         for item in items:
             found: Page | Missed = item.content
             if isinstance(found, Missed):
-                staging.losses.append(missed(self.name, found))
+                staging.losses.extend(self._missing.add(found))
                 continue
             known = [kind for kind in _KNOWN if kind.looks_like(found.content[:_HEAD_BYTES])]
             if not known:
                 detail = "page that is no status of LMCache or Mooncake"
-                staging.losses.append(missed(self.name, Missed("undecodable", detail, found.time_ns)))
+                lie = Missed("undecodable", detail, found.time_ns)
+                staging.losses.extend(self._missing.add(lie))
                 continue
             self.came = True
+            staging.losses.extend(self._missing.came())
             self._keep(known[0].decode(found.content, self.name), found.time_ns, staging)
 
         self._gathered.stage(staging)
         self.other_rows = self._gathered.rows
 
     def finish(self, staging: Staging) -> None:
-        """Stage what waits."""
+        """Stage what waits, and what was missed."""
+        staging.losses.extend(self._missing.losses())
+        self.notes |= self._missing.note()
         self._gathered.stage(staging, over=True)
 
     def _keep(self, part: Decoded, time_ns: int, staging: Staging) -> None:

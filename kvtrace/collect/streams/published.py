@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from kvtrace.sources.decoded import Decoded, Options
 
 SEQUENCE_BYTES = 8
-_PUBLISHER_BYTES = 16
+_PUBLISHER_BYTES = 64
+"""Dynamo 1.6.1 sends 8 bytes; a name is taken as well."""
 _ENVELOPE = 1
 _HEAD_BYTES = 5
 _BAD = (msgspec.MsgspecError, ValueError, TypeError, RecursionError, OverflowError)
@@ -109,7 +110,7 @@ def is_engines(frames: list[bytes]) -> bool:
 def _dynamo(frames: list[bytes], time_ns: int) -> dict[str, Any] | None:
     """A message of the event plane as a passive tap writes it down; None for anything else."""
     topic, publisher, number, body = frames
-    if len(publisher) != _PUBLISHER_BYTES or len(number) != SEQUENCE_BYTES or body[:1] != bytes([_ENVELOPE]):
+    if len(publisher) > _PUBLISHER_BYTES or len(number) != SEQUENCE_BYTES or body[:1] != bytes([_ENVELOPE]):
         return None
     if int.from_bytes(body[1:_HEAD_BYTES], "big") != len(body) - _HEAD_BYTES:
         return None
@@ -117,7 +118,7 @@ def _dynamo(frames: list[bytes], time_ns: int) -> dict[str, Any] | None:
         envelope = msgspec.msgpack.decode(body[_HEAD_BYTES:])
         envelope["payload"] = msgspec.msgpack.decode(envelope["payload"])
         return {
-            "t": time_ns / 1e9, "topic": topic.decode(), "publisher": publisher.decode(),
+            "t": time_ns / 1e9, "topic": topic.decode(), "publisher": publisher.hex(),
             "seq": int.from_bytes(number, "big"), "envelope": envelope,
         }  # fmt: skip
     except (*_BAD, KeyError):

@@ -90,4 +90,4 @@ def plane(topic: str, number: int, payload: Any) -> list[bytes]:
     }  # fmt: skip
     body = msgspec.msgpack.encode(said)
     head = bytes([1]) + len(body).to_bytes(4, "big")
-    return [topic.encode(), b"%016x" % 7, number.to_bytes(8, "big"), head + body]
+    return [topic.encode(), (7).to_bytes(8, "big"), number.to_bytes(8, "big"), head + body]

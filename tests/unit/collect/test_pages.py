@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
 import pytest
-from kvtrace.collect.pages import fetching
+from kvtrace.collect.pages import fetching, polling
 from kvtrace.collect.pages.fetching import Missed, Page, fetch, place
 from kvtrace.errors import UsageError
 from tests.unit.collect.collecting import collector
@@ -29,7 +29,7 @@ MOONCAKE = {
 
 
 @contextmanager
-def serving(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
+def serving(answer: Callable[[BaseHTTPRequestHandler], None], port: int = 0) -> Iterator[str]:
     """A server whose every GET is answered so."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -40,7 +40,7 @@ def serving(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             return
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
@@ -50,6 +50,28 @@ def serving(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Page | Missed]:
+    """What every poll found, as soon as it is over."""
+    found: list[Page | Missed] = []
+
+    def counting(where: fetching.Place) -> Page | Missed:
+        one = fetch(where)
+        found.append(one)
+        return one
+
+    monkeypatch.setattr(polling, "fetch", counting)
+    return found
+
+
+def until(asked: list[Page | Missed], more: int) -> None:
+    """Wait until so many more polls are over."""
+    wanted, deadline = len(asked) + more, time.monotonic() + 30
+    while len(asked) < wanted:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def page(body: str, status: int = 200, **headers: str) -> Callable[[BaseHTTPRequestHandler], None]:
@@ -66,7 +88,7 @@ def page(body: str, status: int = 200, **headers: str) -> Callable[[BaseHTTPRequ
     return answer
 
 
-def test_every_page_of_metrics_has_its_time(tmp_path: Path) -> None:
+def test_every_page_of_metrics_has_its_time(tmp_path: Path, asked: list[Page | Missed]) -> None:
     counts = iter(range(1000))
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
@@ -76,7 +98,7 @@ def test_every_page_of_metrics_has_its_time(tmp_path: Path) -> None:
     began = time.time_ns()
     with serving(answer) as url:
         with collector(tmp_path, metrics=(url,), every_seconds=0.2) as collecting:
-            time.sleep(1.1)
+            until(asked, 5)
         ended = time.time_ns()
     rows = collecting.sql(
         "SELECT time_ns, value, labels['tier'] AS tier, labels['kvtrace.page']::INT AS page, kind "
@@ -96,23 +118,25 @@ def test_every_page_of_metrics_has_its_time(tmp_path: Path) -> None:
     assert (source.name, source.other_rows) == (f"metrics {url}/metrics", 2 * rows.height)
 
 
-def test_a_status_of_lmcache_becomes_metrics_and_an_identity(tmp_path: Path) -> None:
+def test_a_status_of_lmcache_becomes_metrics_and_an_identity(
+    tmp_path: Path, asked: list[Page | Missed]
+) -> None:
     document = json.dumps(LMCACHE | {"chunk_size": 256})
     with serving(page(document)) as url, collector(tmp_path, status=(url,), every_seconds=0.2) as collecting:
-        time.sleep(0.5)
+        until(asked, 2)
     used = "SELECT DISTINCT value FROM metric WHERE name LIKE '%l1_manager.used_bytes'"
     assert collecting.sql(used).item() == 7
     assert collecting.sql("SELECT count(*) FROM metric WHERE time_ns IS NULL").item() == 0
     assert collecting.sql("SELECT field, value FROM identity").rows() == [("chunk_size", "256")]
 
 
-def test_a_mooncake_that_publishes_nothing_is_said_to(tmp_path: Path) -> None:
+def test_a_mooncake_that_publishes_nothing_is_said_to(tmp_path: Path, asked: list[Page | Missed]) -> None:
     url_path = "/kv_events/status"
     with (
         serving(page(json.dumps(MOONCAKE))) as url,
         collector(tmp_path, status=(url + url_path,)) as collecting,
     ):
-        time.sleep(0.3)
+        until(asked, 1)
     assert collecting.report is not None
     assert collecting.report.sources[0].notes == (
         "KV events are not enabled: nothing is published, whatever the master's flags and log say",
@@ -122,7 +146,9 @@ def test_a_mooncake_that_publishes_nothing_is_said_to(tmp_path: Path) -> None:
     assert collecting.lost() == {}
 
 
-def test_events_that_mooncake_dropped_are_counted_once_however_often_it_says_so(tmp_path: Path) -> None:
+def test_events_that_mooncake_dropped_are_counted_once_however_often_it_says_so(
+    tmp_path: Path, asked: list[Page | Missed]
+) -> None:
     dropped = iter([3, 3, 5, 2])  # 2: it was started anew
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
@@ -130,7 +156,7 @@ def test_events_that_mooncake_dropped_are_counted_once_however_often_it_says_so(
         page(json.dumps(MOONCAKE | {"enabled": True, "dropped_events": count}))(handler)
 
     with serving(answer) as url, collector(tmp_path, status=(url,), every_seconds=0.1) as collecting:
-        time.sleep(1.0)
+        until(asked, 6)
     assert collecting.sql("SELECT op, cause, sum(count)::INT FROM loss GROUP BY ALL").rows() == [
         ("publish", "dropped", 7)
     ]
@@ -176,6 +202,7 @@ def halfway(handler: BaseHTTPRequestHandler) -> None:
 def test_a_bad_peer_is_counted_and_ends_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    asked: list[Page | Missed],
     answer: Callable[[BaseHTTPRequestHandler], None],
     cause: str,
     detail: str,
@@ -188,7 +215,7 @@ def test_a_bad_peer_is_counted_and_ends_nothing(
             stack.enter_context(serving(page(METRICS.format(1, 2)))),
         )
         collecting = stack.enter_context(collector(tmp_path, metrics=(bad, good), every_seconds=0.3))
-        time.sleep(0.8)
+        until(asked, 8)
         collecting.stop.set()
         collecting._thread.join()
     lost = collecting.sql(
@@ -203,12 +230,14 @@ def test_a_bad_peer_is_counted_and_ends_nothing(
     assert "nothing came: no page of metrics could be read" in collecting.report.sources[0].notes
 
 
-def test_a_dead_peer_is_counted_with_the_times_between_which_it_was(tmp_path: Path) -> None:
+def test_a_dead_peer_is_counted_with_the_times_between_which_it_was(
+    tmp_path: Path, asked: list[Page | Missed]
+) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
         with collector(tmp_path, metrics=(url,), status=(url,), every_seconds=0.1) as collecting:
-            time.sleep(0.6)
+            until(asked, 8)
     rows = collecting.sql(
         "SELECT source, cause, count >= 3 AS many, to_ns > from_ns AS later, detail FROM loss ORDER BY 1"
     )
@@ -217,6 +246,28 @@ def test_a_dead_peer_is_counted_with_the_times_between_which_it_was(tmp_path: Pa
         (f"metrics {url}/metrics", "exporter_failure", True, True, detail),
         (f"status {url}/status", "exporter_failure", True, True, detail),
     ]
+
+
+def test_a_server_owes_no_page_before_its_first_and_after_its_last_but_between_them(
+    tmp_path: Path, asked: list[Page | Missed]
+) -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    with collector(tmp_path, metrics=(url,), every_seconds=0.1) as collecting:
+        until(asked, 3)
+        for _ in range(2):
+            with serving(page(METRICS.format(1, 2)), port):
+                until(asked, 3)
+            until(asked, 3)
+    assert collecting.report is not None
+    before, after = collecting.report.sources[0].notes
+    assert before.endswith("polls found nobody there before the first page came")
+    assert after.endswith("polls found nobody there after the last page came")
+    between = "from_ns > (SELECT min(time_ns) FROM metric) AND to_ns < (SELECT max(time_ns) FROM metric)"
+    rows = collecting.sql(f"SELECT cause, count > 1, {between} FROM loss")
+    assert rows.rows() == [("exporter_failure", True, True)]
 
 
 def test_a_peer_that_takes_a_connection_and_says_nothing_costs_its_time_alone(
@@ -230,10 +281,12 @@ def test_a_peer_that_takes_a_connection_and_says_nothing_costs_its_time_alone(
     assert found.detail == "page that took too long"
 
 
-def test_one_bad_line_of_a_page_is_counted_and_the_others_stay(tmp_path: Path) -> None:
+def test_one_bad_line_of_a_page_is_counted_and_the_others_stay(
+    tmp_path: Path, asked: list[Page | Missed]
+) -> None:
     text = METRICS.format(5, 6) + "this is no sample at all {\n" + "x" * 20_000 + " 1\n"
     with serving(page(text)) as url, collector(tmp_path, metrics=(url,), every_seconds=60) as collecting:
-        time.sleep(0.3)
+        until(asked, 1)
     assert collecting.sql("SELECT count(*) FROM metric").item() == 4
     assert collecting.lost() == {"undecodable": 4}
 

@@ -1,0 +1,1 @@
+"""kvtrace collect beside real engines: their own exporters, event planes and pages."""
