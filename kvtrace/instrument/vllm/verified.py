@@ -14,8 +14,8 @@ _GPU = f"needs a GPU; {_ANY}"
 _EVENTS = "CUDA events by source, and on a stand-in device"
 _EXTERNAL = f"needs a library that is not here; {_ANY}"
 _CLIENT = (
-    "lookups and their timeouts, stores and retrieves, engine-driven copies (by messages; in shared memory, and "
-    "CUDA's asynchronous ones, by source), locks, sessions, lazy offload, health; other copies are its "
+    "lookups and their timeouts, stores and retrieves, engine-driven copies (by messages; in shared memory "
+    "and CUDA's asynchronous ones by source), locks, sessions, lazy offload, health; other copies are its "
     "server's; its classes for older vLLM (_0180, _0201) by source"
 )
 _INPROCESS = (
