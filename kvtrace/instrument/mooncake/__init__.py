@@ -2,6 +2,7 @@
 
     codes.py    what a return code means: failures are codes here, never exceptions
     calls.py    which method takes which keys and sizes, and how its answer is read
+    places.py   on which medium a key lies, where the program asked
     store.py    a call of the store -> a row, and one block row a key
     engine.py   a transfer of the engine, also one that is polled -> a row
 
@@ -9,10 +10,11 @@ Under `kvtrace run` the first import of `mooncake` arms us. A script without it 
 after its imports, or `wrap(store)`. Seen on mooncake-transfer-engine-non-cuda 0.3.13.post1, loopback TCP.
 
 What the bindings do not say is null or "unknown": which replica answered a get (`peer` stands for the memory
-of the cluster, this machine's own segment included), whether a pointer is GPU memory once CUDA is in the
-process, why `get` and `get_batch` came back empty (the `*_into` methods say it), and whether a put whose key
-existed, which returns 0 like any other, moved anything. `async_store` makes its calls on other threads, where
-the caller's scope is not seen. Methods for tensors are not wrapped.
+of the cluster, this machine's own segment included, unless the program asked where its keys lie), whether a
+pointer is GPU memory once CUDA is in the process, why `get` and `get_batch` came back empty (the `*_into`
+methods say it), and whether a put whose key existed, which returns 0 like any other, moved anything.
+`async_store` makes its calls on other threads, where the caller's scope is not seen. Methods for tensors are
+not wrapped.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from kvtrace import recorder
 from kvtrace.instrument import asked
-from kvtrace.instrument.mooncake import calls, codes
+from kvtrace.instrument.mooncake import calls, codes, places
 from kvtrace.instrument.wrapping import around
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 COMPONENT = "mooncake.store"
 KEY_SPACE = "mooncake:unknown:unknown"
-FAR = "peer"
 _COLUMNS = (
     "span_id", "name", "request_id", "transfer_id", "attribution", "start_ns", "end_ns", "outcome", "reason",
     "attributes.keys", "attributes.codes", "attributes.error",
@@ -35,16 +34,18 @@ _ALL: dict[str, str] = {
     "component": COMPONENT, "observer": "client", "evidence": "shim", "clock": "host",
 }  # fmt: skip
 _MOVED = (*_COLUMNS, "submit_ns", "bytes")
-STORE = recorder.shape("span", (*_MOVED, "tier_from"), op="store", tier_to=FAR, **_ALL)
-DROP = recorder.shape("span", (*_MOVED, "tier_from"), op="drop", tier_to=FAR, **_ALL)
-LOAD = recorder.shape("span", (*_MOVED, "tier_to"), op="load", tier_from=FAR, **_ALL)
+STORE = recorder.shape("span", (*_MOVED, "tier_from"), op="store", tier_to=places.FAR, **_ALL)
+DROP = recorder.shape("span", (*_MOVED, "tier_from"), op="drop", tier_to=places.FAR, **_ALL)
+LOAD = recorder.shape("span", (*_MOVED, "tier_to", "tier_from"), op="load", **_ALL)
 LOOKUP = recorder.shape(
     "span", (*_COLUMNS, "attributes.found_keys", "attributes.replicas"), op="lookup", **_ALL
 )
-EVICT = recorder.shape("span", (*_COLUMNS, "attributes.removed_keys"), op="evict", tier_from=FAR, **_ALL)
+EVICT = recorder.shape(
+    "span", (*_COLUMNS, "attributes.removed_keys"), op="evict", tier_from=places.FAR, **_ALL
+)
 BLOCK = recorder.shape(
-    "block", ("time_ns", "event", "mode", "key", "bytes", "reason", "request_id", "span_id"),
-    tier=FAR, component=COMPONENT, key_space=KEY_SPACE, evidence="shim",
+    "block", ("time_ns", "event", "mode", "key", "bytes", "reason", "request_id", "span_id", "tier"),
+    component=COMPONENT, key_space=KEY_SPACE, evidence="shim",
 )  # fmt: skip
 ASKED = recorder.shape(
     "request_key", ("time_ns", "request_id", "position", "key"), key_space=KEY_SPACE, source=COMPONENT
@@ -105,16 +106,21 @@ def _row(
     if call.op == "evict":
         recorder.record((EVICT, *row, len(answers) - len(failed)))
     else:
-        shape = {"load": LOAD, "store": DROP if outcome == "skipped" else STORE}[call.op]
         total = sum(size for size in moved if size is not None) if len(failed) < len(answers) else None
-        recorder.record((shape, *row, start_ns, total, near(call.name)))
+        known = (start_ns, total, near(call.name))
+        if call.op == "load":
+            recorder.record((LOAD, *row, *known, places.of(keys)))
+        else:
+            recorder.record((DROP if outcome == "skipped" else STORE, *row, *known))
+    if call.op != "load":
+        places.forget(keys)
     event, mode = _EVENTS[call.op]
-    record = recorder.record
+    record, tier = recorder.record, places.of(keys)
     for key, answer, size in zip(keys, answers, moved, strict=False):
         if answer is codes.UNSAID or answer < 0:
-            record((BLOCK, end_ns, "failed", mode, str(key), None, codes.name(answer), who[0], span_id))
+            record((BLOCK, end_ns, "failed", mode, str(key), None, codes.name(answer), who[0], span_id, tier))
         else:
-            record((BLOCK, end_ns, event, mode, str(key), size, None, who[0], span_id))
+            record((BLOCK, end_ns, event, mode, str(key), size, None, who[0], span_id, tier))
 
 
 def _bytes(answer: int | None, sizes: calls.Sizes, place: int) -> int | None:
@@ -141,12 +147,16 @@ def _outcome(op: str, answers: calls.Answers, failed: calls.Answers) -> tuple[st
 def _raised(name: str, op: str) -> Any:
     """The bindings refused the arguments: nothing was asked of the store."""
     shape = {"store": STORE, "load": LOAD, "lookup": LOOKUP, "evict": EVICT}[op]
-    more: dict[str, tuple[None, ...]] = {"lookup": (None, None), "evict": (None,)}
 
     def raised(start_ns: int, error: BaseException, *_: Any, **__: Any) -> None:
         row = (start_ns, recorder.now(), "failed", "unknown", None, None, type(error).__name__)
-        rest = more.get(op) or (start_ns, None, near(name))
-        recorder.record((shape, recorder.next_id(), name, *asked.by("key"), *row, *rest))
+        rest: dict[str, tuple[Any, ...]] = {
+            "store": (start_ns, None, near(name)),
+            "load": (start_ns, None, near(name), places.FAR),
+            "lookup": (None, None),
+            "evict": (None,),
+        }
+        recorder.record((shape, recorder.next_id(), name, *asked.by("key"), *row, *rest[op]))
 
     raised.__qualname__ = f"raised.{name}"
     return raised
@@ -164,18 +174,20 @@ def _swept(name: str) -> Any:
 
 
 def _described(name: str) -> Any:
-    many = calls.argument(0, "keys")
+    batch = name.startswith("batch")
+    argument = calls.argument(0, "keys" if batch else "key")
 
-    def described(start_ns: int, result: Any, _store: Any, *args: Any, **kwargs: Any) -> None:
-        end_ns, who = recorder.now(), asked.by("key")
-        found = list(result.values()) if isinstance(result, dict) else [result]
-        count = len(many(args, kwargs)) if isinstance(result, dict) else 1  # a missing key is not in a dict
-        there = sum(bool(replicas) for replicas in found)
-        kinds: dict[str, int] = {}
-        for replica in (one for replicas in found for one in replicas):
-            kind = "memory" if replica.is_memory_replica() else "disk"
-            kinds[kind] = kinds.get(kind, 0) + 1
-        said = " ".join(f"{kind}={count}" for kind, count in sorted(kinds.items())) or None
+    def described(start_ns: int, result: Any, store: Any, *args: Any, **kwargs: Any) -> None:
+        end_ns, who, given = recorder.now(), asked.by("key"), argument(args, kwargs)
+        keys = given if batch else [given]
+        count, there, media = len(keys), 0, []
+        for key in keys:  # a missing key is not in the answer
+            replicas = result.get(key, ()) if batch else result
+            found = [places.medium(store, replica) for replica in replicas]
+            places.learn(key, found)
+            there += bool(found)
+            media += found
+        said = " ".join(f"{tier}={media.count(tier)}" for tier in places.NEAREST if tier in media) or None
         outcome = "miss" if not there else "ok" if there == count else "partial"
         row = (start_ns, end_ns, outcome, None, count, None, None, there, said)
         recorder.record((LOOKUP, recorder.next_id(), name, *who, *row))

@@ -54,6 +54,8 @@ def full(store: MooncakeDistributedStore, at: int, caller: Caller) -> None:
         asked = ["page-0", "nowhere", "page-1"]
         caller.call("batch_get_into", store.batch_get_into, asked, [at] * 3, [MIB] * 3, moved=2 * MIB)
     store.batch_get_replica_desc(["page-0", "nowhere"])
+    with kvtrace.request("cmpl-placed"):
+        assert store.get_into("page-0", at, MIB) == MIB
     codes = {
         "missing": store.get_into("nowhere", at, MIB),
         "empty": len(store.get("nowhere")),

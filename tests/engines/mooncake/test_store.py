@@ -46,7 +46,8 @@ def test_values_are_measured_as_buffers_are(full: Played) -> None:
 
 def test_a_store_goes_from_this_host_to_the_cluster_and_a_load_comes_from_there(full: Played) -> None:
     hops = full.rows(
-        "SELECT DISTINCT op, tier_from, tier_to FROM span WHERE op IN ('load', 'store') ORDER BY op"
+        "SELECT DISTINCT op, tier_from, tier_to FROM span WHERE op IN ('load', 'store')"
+        " AND request_id IS DISTINCT FROM 'cmpl-placed' ORDER BY op"
     )
     assert hops == [
         {"op": "load", "tier_from": "peer", "tier_to": "host"},
@@ -103,7 +104,14 @@ def test_a_lookup_tells_what_was_found(full: Played) -> None:
     (exists,), (described,) = full.spans("batch_is_exist"), full.spans("batch_get_replica_desc")
     assert exists["outcome"] == described["outcome"] == "partial"
     assert dict(exists["attributes"])["found_keys"] == "1"
-    assert dict(described["attributes"])["replicas"] == "memory=1"
+    assert dict(described["attributes"])["replicas"] == "host=1"
+
+
+def test_a_load_comes_from_where_the_program_was_told_that_its_keys_lie(full: Played) -> None:
+    (load,) = full.rows("SELECT tier_from, tier_to, bytes FROM span WHERE request_id = 'cmpl-placed'")
+    assert load == {"tier_from": "host", "tier_to": "host", "bytes": MIB}
+    (block,) = full.rows("SELECT tier, event FROM block WHERE request_id = 'cmpl-placed'")
+    assert block == {"tier": "host", "event": "accessed"}
 
 
 def test_a_leased_key_is_not_removed_and_one_without_a_lease_is(full: Played) -> None:

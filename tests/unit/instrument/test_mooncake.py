@@ -13,7 +13,7 @@ import kvtrace
 import pytest
 from kvtrace import recorder
 from kvtrace.instrument import mooncake, wrapping
-from kvtrace.instrument.mooncake import calls, codes, store
+from kvtrace.instrument.mooncake import calls, codes, places, store
 from kvtrace.schema.vocabulary import REASONS
 
 if TYPE_CHECKING:
@@ -89,6 +89,19 @@ def test_a_pointer_is_the_hosts_until_cuda_is_in_use(monkeypatch: pytest.MonkeyP
         monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))  # type: ignore[arg-type]
         assert store.near("put_from") == tier
         assert store.near("put") == "host"
+
+
+def test_a_key_lies_where_it_was_said_to_until_it_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "_known", {})
+    monkeypatch.setattr(places, "LIMIT", 2)
+    places.learn("a", ["disk", "host"])
+    assert places.of(["a"]) == "host"
+    assert places.of(["a", "b"]) == "peer"
+    places.forget(["a"])
+    assert places.of(["a"]) == "peer"
+    for key in ("c", "d", "e"):
+        places.learn(key, ["disk"])
+    assert [places.of([key]) for key in ("c", "d", "e")] == ["peer", "disk", "disk"]
 
 
 def test_hooks_that_fail_are_not_felt_and_are_counted(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
