@@ -52,7 +52,7 @@ WITH moved AS (
     SELECT
         request_id, op, coalesce(transfer_id, span_id::VARCHAR) AS own_id,
         min(submit_ns) AS asked_ns, max(usable_ns) AS usable_ns,
-        min(submit_ns) FILTER (WHERE observer = 'worker') AS handed_ns,
+        min(submit_ns) FILTER (WHERE observer IN ('worker', 'client')) AS handed_ns,
         max(CASE WHEN observer = 'client' THEN end_ns
             ELSE end_ns + TRY_CAST(attributes['reported_after_ns'] AS BIGINT) END) AS reported_ns
     FROM span

@@ -157,7 +157,7 @@ def _times(row: dict[str, Any], arrival: int) -> str:
     whole = row["body"] == "whole"
     seen = (
         ("asked for", row["start_ns"] if whole and row["asked_ns"] is None else row["asked_ns"]),
-        ("handed over", row["handed_ns"]),
+        ("handed over", None if row["handed_ns"] == row["asked_ns"] else row["handed_ns"]),
         ("began", None if whole else row["start_ns"]),
         ("ended", None if whole else row["end_ns"]),
         ("reported", row["reported_ns"]),
