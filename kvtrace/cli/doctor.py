@@ -29,7 +29,7 @@ _NEEDED = {
     "opentelemetry-exporter-otlp-proto-grpc": "kvtrace run --otlp over gRPC",
     "opentelemetry-exporter-otlp-proto-http": "kvtrace run --otlp over HTTP",
 }
-_KNOWN_VERSION = "0.32."  # as kvtrace/instrument/vllm/plugin.py says; a test compares them
+_KNOWN = {"vllm": "0.32.", "lmcache": "0.5."}  # as kvtrace/instrument/*/plugin.py say; a test compares them
 
 
 def doctor(
@@ -88,9 +88,9 @@ def _engines(place: str, found: dict[str, str]) -> Iterator[Row]:
         if not own:
             yield place, engine, "absent", None
         for name, number in sorted(own.items()):
-            known = engine != "vllm" or number.startswith(_KNOWN_VERSION)
+            known = number.startswith(_KNOWN[engine])
             said = number if name == engine else f"{number} ({name})"
-            more = f"; kvtrace knows {_KNOWN_VERSION}x, what it does not find it does not wrap"
+            more = f"; kvtrace knows {_KNOWN[engine]}x, what it does not find it does not wrap"
             yield place, engine, "ok" if known else "unknown version", said + ("" if known else more)
         if own and engine == "vllm":
             yield from _connectors(place)

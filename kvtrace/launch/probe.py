@@ -33,20 +33,26 @@ def _plugins():
 
 def _wrapped():
     # type: () -> dict[str, str]
-    """Every place that the plugin wraps, once all modules that it waits for are imported."""
+    """Every place that we wrap in the engines that are here, once all modules we wait for are imported."""
     from importlib import import_module
 
-    from kvtrace.instrument import importing
-    from kvtrace.instrument.vllm import plugin
+    from kvtrace.instrument import importing, wrapping
 
-    plugin.install()
     failed = {}
+    for engine in sorted(_engines()):
+        import_module("kvtrace.instrument.%s.plugin" % engine).install()
     for module in importing.awaited():
         try:
             import_module(module)
         except Exception as error:  # noqa: BLE001 - another version may have no such module
             failed["import " + module] = "not wrapped: %s: %s" % (type(error).__name__, error)
-    return {**plugin.instruments(), **failed}
+    return {**importing.status(), **wrapping.status(), **failed}
+
+
+def _engines():
+    # type: () -> set[str]
+    """Which engines that we know are installed."""
+    return {name.split("-")[0] for name in _versions()} & {"vllm", "lmcache"}
 
 
 def main():
@@ -61,7 +67,7 @@ def main():
         "plugins": _plugins(),
     }  # type: dict[str, object]
     _write(answer)
-    if _plugins() and any(name.split("-")[0] == "vllm" for name in _versions()):
+    if _plugins() and _engines():
         try:
             answer["wrapped"] = _wrapped()
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer

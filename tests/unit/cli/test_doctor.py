@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from kvtrace import __version__
 from kvtrace.cli import doctor, main
-from kvtrace.instrument.vllm import plugin
+from kvtrace.instrument.lmcache import plugin as lmcache
+from kvtrace.instrument.vllm import plugin as vllm
 from tests.rows import write_run
 
 BARE = str(Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}")
@@ -61,8 +62,10 @@ def test_a_list_of_allowed_plugins_without_ours_is_noticed(
     assert asked(capsys)["VLLM_PLUGINS"][0] == state
 
 
-def test_the_known_version_is_the_plugins() -> None:
-    assert (doctor._KNOWN_VERSION,) == plugin.KNOWN
+def test_the_known_versions_are_the_plugins() -> None:
+    assert {name: (number,) for name, number in doctor._KNOWN.items()} == {
+        "vllm": vllm.KNOWN, "lmcache": lmcache.KNOWN,
+    }  # fmt: skip
 
 
 def test_a_run_says_of_each_process_what_was_active_and_why_not(
@@ -116,6 +119,21 @@ def test_what_would_be_wrapped_of_an_engine_and_what_not_is_listed(
     assert said["vllm"][0] == "unknown version"
     assert said["OutputProcessor.add_request"] == ("would be wrapped", None)
     assert said["import vllm.v1.core.sched.scheduler"][0] == "not wrapped"
+
+
+def test_what_would_be_wrapped_of_a_cache_is_listed_where_there_is_no_engine(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bus = tmp_path / "lmcache" / "v1" / "mp_observability"
+    bus.mkdir(parents=True)
+    (tmp_path / "lmcache-0.5.6.dist-info").mkdir()
+    (tmp_path / "lmcache-0.5.6.dist-info" / "METADATA").write_text("Name: lmcache\nVersion: 0.5.6\n")
+    (bus / "event_bus.py").write_text("class EventBus:\n    def start(self): pass\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    said = asked(capsys, "--python", BARE)
+    assert said["lmcache"] == ("ok", "0.5.6")
+    assert said["EventBus.start"] == ("would be wrapped", None)
+    assert said["import lmcache.v1.distributed.storage_manager"][0] == "not wrapped"
 
 
 def test_an_interpreter_that_takes_too_long_is_not_waited_for(
