@@ -66,10 +66,12 @@ def tie(facts: Facts, extra: npt.NDArray[np.int64]) -> Ties:
     tied = pairs.sort("row")
     drops = tied.filter(pl.col("server_op") == "drop")["row"]
     silenced = np.sort(np.concatenate([spans["row"].to_numpy(), drops.to_numpy()]))
-    losses = []
-    if unclear:
-        detail = "transfers of LMCache's client that fit several of its server's"
-        losses = [Loss(JOIN, "ambiguous_join", unclear, op="load", detail=detail)]
+    detail = "transfers of LMCache's client that fit several of its server's"
+    losses = [
+        Loss(JOIN, "ambiguous_join", count, op=op, detail=detail)
+        for op, count in (("load", unclear[True]), ("store", unclear[False]))
+        if count
+    ]
     return Ties(tied["row"].to_numpy(), tied["transfer_id"], silenced, losses)
 
 
@@ -89,8 +91,8 @@ def _untied(server: pl.DataFrame, client: pl.DataFrame) -> tuple[pl.DataFrame, p
     return server.join(client, on=key, how="anti"), client.join(server, on=key, how="anti")
 
 
-def _pairs(client: pl.DataFrame, server: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """(row of the client, the server's transfer_id and op), and how many fit several."""
+def _pairs(client: pl.DataFrame, server: pl.DataFrame) -> tuple[pl.DataFrame, dict[bool, int]]:
+    """(row of the client, the server's transfer_id and op), and how many loads and others fit several."""
     number = pl.int_range(pl.len()).over(_GROUP).alias("number")
     count = pl.len().over(_GROUP)
     clients = client.select(*_GROUP, "row", "start_ns", "end_ns", number, count.alias("clients"))
@@ -104,15 +106,17 @@ def _pairs(client: pl.DataFrame, server: pl.DataFrame) -> tuple[pl.DataFrame, in
     whole = (pl.col("clients") == pl.col("servers")) & fits.all().over(_GROUP)
     clear = same.filter(whole)
     found = [clear.select("row", "transfer_id", "server_op")]
-    unclear = 0
+    unclear = {True: 0, False: 0}
     rest = clients.join(clear.select(_GROUP).unique(), on=_GROUP, how="anti")
     rest = rest.join(servers.select(_GROUP).unique(), on=_GROUP, how="semi")
     if rest.height:
-        sides = servers.partition_by(_GROUP, as_dict=True)
+        sides = servers.join(rest.select(_GROUP).unique(), on=_GROUP, how="semi").partition_by(
+            _GROUP, as_dict=True, maintain_order=True
+        )
         for key, group in rest.partition_by(_GROUP, as_dict=True, maintain_order=True).items():
             tied, left = _by_time(group, sides[key])
             found.append(tied)
-            unclear += left
+            unclear[key[2]] += left
     return pl.concat(found), unclear
 
 
