@@ -9,6 +9,7 @@ import pytest
 from kvtrace.importer import import_files
 from kvtrace.run import Run, open_run
 from tests.engines import native
+from tests.engines.configuration import Configuration
 from tests.engines.environment import engine_python, skip_when_missing
 from tests.engines.record import record_session
 from tests.engines.scenarios import SESSIONS
@@ -66,6 +67,42 @@ def offload(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
     """VLLM's native offloading, with a worker that writes down its own times."""
     folder = tmp_path_factory.mktemp("offload")
     return native.play(native.HOST_SPEC, native.native_offload, python=python, out=folder / "run")
+
+
+@pytest.fixture(scope="session")
+def bare(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """The same engine and prompts without kvtrace."""
+    configuration = Configuration(connector="native", delay_s=native.DELAY_S, kvtrace=False)
+    out = tmp_path_factory.mktemp("bare") / "run"
+    return native.play(configuration, native.native_offload, python=python, out=out)
+
+
+@pytest.fixture(scope="session")
+def example(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """VLLM's ExampleConnector, which loads inside of steps."""
+    out = tmp_path_factory.mktemp("example") / "run"
+    return native.play(native.EXAMPLE, native.batches, python=python, out=out)
+
+
+@pytest.fixture(scope="session")
+def multi(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """Both of them in one."""
+    out = tmp_path_factory.mktemp("multi") / "run"
+    return native.play(native.MULTI, native.batches, python=python, out=out)
+
+
+@pytest.fixture(scope="session")
+def slow(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """The same with copies slower than requests, with clients that leave, and with too few blocks."""
+    folder = tmp_path_factory.mktemp("slow")
+    return native.play(native.SLOW, native.disturbed, python=python, out=folder / "run")
+
+
+@pytest.fixture(scope="session")
+def lazy(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """LMCache's lazy offload, until it raises inside the scheduler."""
+    folder = tmp_path_factory.mktemp("lazy")
+    return native.play(native.LAZY, native.until_death, python=python, out=folder / "run", dies=True)
 
 
 @pytest.fixture(scope="session")

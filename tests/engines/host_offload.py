@@ -3,8 +3,10 @@
 vLLM's own CPU spec refuses platforms without device streams. Here a thread of the worker copies between
 the two sets of tensors, one job after the other, each at least `delay` seconds long. Scheduler, manager,
 metrics and KV events are vLLM's own. With `times` it writes what it saw of every job to that file: when it
-was submitted, when its copy began and ended, when its result was handed out (wall clock, ns). Job number
-`fails` copies nothing and says so.
+was submitted, when its copy began and ended, when its result was handed out (wall clock, ns). Beside that
+file lie `host-progress.jsonl`, a line as soon as a job was submitted, its copy began, its result was handed
+out, and vLLM then asked again, and, if a test puts it there, `host-delay`: the delay of the copies that begin
+from then on. Job number `fails` copies nothing and says so.
 """
 
 from __future__ import annotations
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vllm.v1.kv_offload.base import BlockIDsLoadStoreSpec, CanonicalKVCaches, GPULoadStoreSpec
+
+
+PROGRESS = "host-progress.jsonl"
+DELAY = "host-delay"
 
 
 class Job(NamedTuple):
@@ -51,6 +57,7 @@ class HostWorker(OffloadingWorker):
         self._fails = fails
         self._times = None if times is None else Path(times)
         self._seen: dict[int, dict[str, int | bool]] = {}
+        self._handed_out: list[int] = []
         self._chunk_blocks = chunk_blocks
         self._delay_s = delay_s
         self._groups = [[ref.tensor_idx for ref in refs] for refs in caches.group_data_refs]
@@ -77,10 +84,15 @@ class HostWorker(OffloadingWorker):
     def get_finished(self) -> list[TransferResult]:
         """What ended since the last call."""
         found = []
+        for number in self._handed_out:
+            self._tell(number, next_poll_ns=time.time_ns())
+        self._handed_out.clear()
         while not self._finished.empty():
             result = self._finished.get()
             self._ended.pop(result.job_id, None)
             self._write(result.job_id)
+            self._tell(result.job_id, reported=True)
+            self._handed_out.append(result.job_id)
             found.append(result)
         return found
 
@@ -93,6 +105,7 @@ class HostWorker(OffloadingWorker):
     def _submit(self, job: Job) -> bool:
         self._ended[job.number] = threading.Event()
         self._seen[job.number] = {"job": job.number, "stores": job.stores, "submit_ns": time.time_ns()}
+        self._tell(job.number, stores=job.stores)
         self._jobs.put(job)
         return True
 
@@ -102,12 +115,23 @@ class HostWorker(OffloadingWorker):
             with self._times.open("a") as lines:
                 lines.write(json.dumps(seen) + "\n")
 
+    def _tell(self, number: int, **what: int) -> None:
+        if self._times is not None:
+            with self._times.with_name(PROGRESS).open("a") as lines:
+                lines.write(json.dumps({"job": number, **what}) + "\n")
+
+    def _delay(self) -> float:
+        told = None if self._times is None else self._times.with_name(DELAY)
+        return self._delay_s if told is None or not told.exists() else float(told.read_text())
+
     def _work(self) -> None:
         while True:
             job = self._jobs.get()
+            delay_s = self._delay()
+            self._tell(job.number, copies=True)
             started, seen = time.perf_counter(), self._seen[job.number]
             seen["start_ns"] = time.time_ns()
-            time.sleep(self._delay_s)
+            time.sleep(delay_s)
             failed = job.number == self._fails
             seen["bytes"] = moved = 0 if failed else self._copy(job)
             took = time.perf_counter() - started

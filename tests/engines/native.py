@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from tests.engines import drive
 from tests.engines.configuration import HOST_TIMES, Configuration
-from tests.engines.prompts import plain
+from tests.engines.leaving import PROGRESS, Copies, leave
+from tests.engines.prompts import Prompt, plain
 from tests.engines.stack import NATIVE, Stack, running
 
 if TYPE_CHECKING:
@@ -26,6 +27,16 @@ if TYPE_CHECKING:
 DELAY_S = 0.02
 """How long every copy of the native offloading lasts at least."""
 
+DISTURBED_DELAY_S = 0.5
+"""The same once clients leave: long enough to leave in the middle of one."""
+
+GROWING_TOKENS = 1660
+"""Three such prompts fill the pool of 39 blocks; with the fifth token of its answer each wants one more."""
+
+LEFT_LOADING = "left-loading"
+LEFT_STORING = "left-storing"
+"""Ids of the two requests whose clients leave while their state is copied."""
+
 SETTLE_S = 2.0
 """vLLM may kill its EngineCore at once when it stops: by then the last requests are in the spool."""
 
@@ -34,7 +45,8 @@ SETTLE_S = 2.0
 class Played:
     """The run that was recorded, what the client saw, and vLLM's counters after the last request.
 
-    `times` are those that host_offload.py measured of its own copies, a job an entry.
+    `times` are those that host_offload.py measured of its own copies, an entry a job whose result was handed
+    out; `next_poll_ns` is when vLLM asked again after that.
     """
 
     run: Path
@@ -62,6 +74,20 @@ def batches(client: Client) -> None:
 def one_more_than_fit(client: Client) -> None:
     """The pool holds three prompts: the fourth wants blocks whose store goes on."""
     client.ask(*plain(0, 1, 2, 3, 4))
+
+
+def disturbed(client: Client) -> None:
+    """Copies slower than requests; then clients that leave in the middle of one, and a preemption."""
+    one_more_than_fit(client)
+    copies = Copies(client.output.parent)
+    copies.last(DISTURBED_DELAY_S)
+    copies.wait_until_idle()
+    leave(client.url, LEFT_LOADING, plain(0)[0], lambda: copies.under_way(stores=False))
+    copies.wait_until_idle()
+    leave(client.url, LEFT_STORING, plain(20)[0], lambda: copies.under_way(stores=True))
+    copies.wait_until_idle()
+    client.ask_at_once(*[Prompt(number=number, tokens=GROWING_TOKENS) for number in (30, 31, 32)])
+    copies.wait_until_idle()
 
 
 def first_load(client: Client) -> None:
@@ -105,13 +131,18 @@ def play(
             counters = {} if died else _counters(stack)
         if configuration.kvtrace:
             shutil.move(folder / NATIVE, out)
-        return Played(out, client, counters, died, _times(folder / HOST_TIMES))
+        return Played(out, client, counters, died, _times(folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _times(path: Path) -> list[dict[str, int]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+def _times(folder: Path) -> list[dict[str, int]]:
+    told: dict[int, dict[str, int]] = {}
+    for name in (PROGRESS, HOST_TIMES):
+        path = folder / name
+        for each in map(json.loads, path.read_text().splitlines() if path.exists() else []):
+            told.setdefault(each["job"], {}).update(each)
+    return [each for each in told.values() if "reported_ns" in each]
 
 
 def _counters(stack: Stack) -> dict[str, float]:

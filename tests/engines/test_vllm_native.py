@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import kvtrace
@@ -15,11 +15,11 @@ import polars as pl
 import pytest
 from kvtrace.run import Run, open_run
 from tests.engines import native
-from tests.engines.configuration import Configuration
+from tests.engines.prompts import TOKENS as PROMPT_TOKENS
 from tests.golden.truths import LOST, SECOND, TOKENS
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterable
 
     from tests.engines.conftest import Recordings
     from tests.engines.native import Played
@@ -46,20 +46,6 @@ def killed(recordings: Recordings) -> Killed:
     names = responses["request_id"].to_list()
     waited = ((responses["first_token_ns"] - responses["started_ns"]) / SECOND).to_list()
     return Killed(run, names, waited, [ids[name] for name in names])
-
-
-@pytest.fixture(scope="session")
-def bare(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
-    """The same engine and prompts without kvtrace."""
-    configuration = Configuration(connector="native", delay_s=native.DELAY_S, kvtrace=False)
-    out = tmp_path_factory.mktemp("bare") / "run"
-    return native.play(configuration, native.native_offload, python=python, out=out)
-
-
-@pytest.fixture(scope="session")
-def lazy(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
-    folder = tmp_path_factory.mktemp("lazy")
-    return native.play(native.LAZY, native.until_death, python=python, out=folder / "run", dies=True)
 
 
 def _rows(run: Run, query: str) -> list[dict[str, Any]]:
@@ -193,6 +179,43 @@ def test_tokens_are_the_same_with_and_without_kvtrace(offload: Played, bare: Pla
         each.answer_digest for each in bare.client.responses
     ]
     assert all(each.status == 200 for each in offload.client.responses)
+
+
+def _answers(responses: Iterable[dict[str, Any]], known: dict[int, str]) -> dict[int, set[str]]:
+    """Digests of the answers to the prompts that are known, by prompt."""
+    found: dict[int, set[str]] = {}
+    for each in responses:
+        if each["prompt"] in known and each["prompt_tokens"] == PROMPT_TOKENS:
+            found.setdefault(each["prompt"], set()).add(each["answer_digest"])
+    return found
+
+
+@pytest.fixture(scope="session")
+def unwatched(bare: Played) -> dict[int, str]:
+    """Prompt -> digest of its answer without kvtrace: the same computed or loaded, alone or in a batch."""
+    known = {each.prompt: each.answer_digest for each in bare.client.responses}
+    assert _answers(map(asdict, bare.client.responses), known) == {each: {known[each]} for each in known}
+    return known
+
+
+@pytest.mark.parametrize("name", ["example", "multi", "slow"])
+def test_with_kvtrace_a_prompt_has_the_same_answer_through_every_connector(
+    request: pytest.FixtureRequest, unwatched: dict[int, str], name: str
+) -> None:
+    """The model is deterministic and no connector changes what it says: one without kvtrace will do."""
+    played: Played = request.getfixturevalue(name)
+    answers = _answers(map(asdict, played.client.responses), unwatched)
+    assert answers == {each: {unwatched[each]} for each in range(5)}
+
+
+@pytest.mark.parametrize("name", ["l1_reuse", "server_killed"])
+def test_with_kvtrace_a_prompt_has_the_same_answer_through_lmcache(
+    recordings: Recordings, unwatched: dict[int, str], name: str
+) -> None:
+    """Also while its server dies."""
+    answers = _answers(recordings.imported(name).responses().values(), unwatched)
+    assert len(answers) >= 4
+    assert answers == {each: {unwatched[each]} for each in answers}
 
 
 def test_nothing_was_lost(offload: Played) -> None:

@@ -33,6 +33,7 @@ COPIES = """
 """Copies as the worker saw them, with the scheduler's times where it has some."""
 STEPS_OF_WAITS = """
     SELECT w.span_id AS wait_id, w.start_ns, w.end_ns, w.component, w.attributes['children'] AS children,
+        w.attributes['call'] AS call,
         list_transform(w.members, lambda m: m.request_id) AS named,
         list_transform(s.members, lambda m: m.request_id) AS payers
     FROM wait w JOIN step s ON s.start_ns <= w.start_ns AND w.end_ns <= s.end_ns
@@ -40,28 +41,19 @@ STEPS_OF_WAITS = """
 """
 
 
-@pytest.fixture(scope="session")
-def example(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
-    out = tmp_path_factory.mktemp("example") / "run"
-    return native.play(native.EXAMPLE, native.batches, python=python, out=out)
-
-
-@pytest.fixture(scope="session")
-def multi(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
-    out = tmp_path_factory.mktemp("multi") / "run"
-    return native.play(native.MULTI, native.batches, python=python, out=out)
+FIRST_STEPS = """
+    SELECT request_id, any_value(gpu_hit_tokens) AS gpu_hit_tokens, min(member.start_ns) AS start_ns,
+        arg_min(member.end_ns, member.start_ns) AS end_ns,
+        arg_min(computed_before, member.start_ns) AS computed_before
+    FROM member JOIN request USING (request_id) WHERE member.op = 'step' GROUP BY request_id
+"""
+"""The first step that served each request, and what the request had before it."""
 
 
 @pytest.fixture(scope="session")
 def failed(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
     out = tmp_path_factory.mktemp("failed") / "run"
     return native.play(native.FAILS, native.first_load, python=python, out=out, dies=True)
-
-
-@pytest.fixture(scope="session")
-def slow(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
-    out = tmp_path_factory.mktemp("slow") / "run"
-    return native.play(native.SLOW, native.one_more_than_fit, python=python, out=out)
 
 
 def _rows(run: Run, query: str) -> list[dict[str, Any]]:
@@ -89,24 +81,24 @@ def test_every_copy_has_the_times_that_its_worker_measured(offload: Played) -> N
         assert (row["outcome"], row["clock"], row["rank"]) == ("ok", "host", 0)
 
 
-def test_a_load_is_usable_once_its_worker_has_reported_it(offload: Played) -> None:
-    """The next pass of the scheduler finds it: when the step in which it was reported is over.
+def test_a_load_is_usable_in_the_pass_after_its_report(offload: Played) -> None:
+    """However fast the machine is: vLLM asks its worker once a step, and takes back what it reported.
 
-    How soon is the engine's business (1.5 to 2.5 ms were seen): here only that no copy fits in between.
+    worker       [== copy ==) end     reported          asked again
+    scheduler                                 usable                  end of the step that goes on with it
     """
     run = open_run(offload.run)
     copies = {row["job"]: row for row in _rows(run, COPIES)}
-    ends = [row["end_ns"] for row in _rows(run, "FROM step ORDER BY end_ns")]
+    first = {row["request_id"]: row for row in _rows(run, FIRST_STEPS)}
     loads = [each for each in offload.times if not each["stores"]]
     assert len(loads) >= 4
-    late = []
     for own in loads:
         row = copies[own["job"]]
-        assert row["decided_ns"] <= row["submit_ns"] <= row["start_ns"]
-        assert row["usable"] >= own["reported_ns"]
-        since = max([own["reported_ns"], *[end for end in ends if end <= row["usable"]]])
-        late.append(row["usable"] - since)
-    assert sorted(late)[len(late) // 2] < native.DELAY_S * 1000 * MS, late
+        assert row["decided_ns"] <= row["submit_ns"] <= own["submit_ns"] <= row["start_ns"]
+        assert own["end_ns"] <= own["reported_ns"] < row["usable"] < own["next_poll_ns"]
+        step = first[row["request_id"]]
+        assert step["start_ns"] < row["usable"] < step["end_ns"]
+        assert step["computed_before"] == step["gpu_hit_tokens"] + row["tokens"]
 
 
 def test_of_two_loads_the_second_waits_for_the_first(offload: Played) -> None:
@@ -168,19 +160,23 @@ def test_a_load_inside_a_step_is_a_transfer_with_the_tokens_vllm_counts(
     assert sum(row["tokens"] for row in loads) == counted > 0
 
 
-def test_layers_that_are_saved_are_waits_of_their_step(example: Played) -> None:
+def test_layers_that_are_saved_are_waits_that_name_those_in_their_step(example: Played) -> None:
     run = open_run(example.run)
     rows = _rows(run, "FROM wait WHERE reason = 'store' AND attributes['call'] = 'save_kv_layer'")
     assert len(rows) >= model.LAYERS * 5
     assert all(row["end_ns"] - row["start_ns"] >= 100_000 for row in rows)
-    assert all(row["members"] is None for row in rows)
+    steps = _rows(run, "SELECT *, list_transform(members, lambda m: m.request_id) AS named FROM step")
+    for row in rows:
+        named = [each["request_id"] for each in row["members"]]
+        (step,) = [s for s in steps if s["start_ns"] <= row["start_ns"] and row["end_ns"] <= s["end_ns"]]
+        assert named == step["named"]
     assert min(_waited(run, "wait_store").values()) > 0
 
 
 def test_of_nested_connectors_the_outermost_waits_and_the_child_is_named(multi: Played) -> None:
     run = open_run(multi.run)
-    waits = _rows(run, STEPS_OF_WAITS)
-    assert waits
+    waits = [row for row in _rows(run, STEPS_OF_WAITS) if row["named"]]
+    assert {row["call"] for row in waits} == {"start_load_kv"}
     for row in waits:
         assert row["component"] == "vllm.multi"
         assert "vllm.example=" in row["children"]
