@@ -10,6 +10,7 @@
     transfers.py      stores and retrieves between the GPU and L1
     tasks.py          stores to and loads from L2
     prefetches.py     L2's part of a lookup, tied to its request
+    blend.py          CacheBlend's requests
     points.py         everything else, names that nobody knows included
     pairs.py          starts that wait for their end
     storage.py        what no event says: prefetch ids, forced deletions

@@ -99,14 +99,14 @@ def storage(first: FirstLevel) -> dict[str, Handler]:
     return {name: handler(name) for name in names}
 
 
-def unknown(name: str) -> Handler:
-    """A handler of an event that this was not written for: its numbers, no text."""
+def numbers(name: str) -> Handler:
+    """A handler of an event of which only its numbers matter, or are known: no text."""
 
     def rows(seq: int, at: int, sid: str, said: dict[str, Any]) -> list[Row]:
-        numbers = {key: value for key, value in said.items() if isinstance(value, (bool, int, float))}
-        columns = tuple(f"attributes.{key}"[:LONGEST] for key in sorted(numbers))
+        found = {key: value for key, value in said.items() if isinstance(value, (bool, int, float))}
+        columns = tuple(f"attributes.{key}"[:LONGEST] for key in sorted(found))
         kind = shape("span", (*_WHEN, "request_id", *columns), component="lmcache", **_SAME)
-        return [(kind, name, at, at, seq, sid or None, *(numbers[key] for key in sorted(numbers)))]
+        return [(kind, name, at, at, seq, sid or None, *(found[key] for key in sorted(found)))]
 
     return rows
 

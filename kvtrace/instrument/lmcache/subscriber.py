@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kvtrace import recorder
 from kvtrace.instrument.lmcache import points
+from kvtrace.instrument.lmcache.blend import Blend
 from kvtrace.instrument.lmcache.blocks import FirstLevel, second_level
 from kvtrace.instrument.lmcache.calls import Calls
 from kvtrace.instrument.lmcache.lookups import Lookups
@@ -64,6 +65,7 @@ class Storage:
             **Transfers(first.tier).handlers(),
             **Tasks(prefetches, first.tier, self.tiers).handlers(),
             **prefetches.handlers(),
+            **Blend().handlers(),
             "trace.call": calls.decode,
         }
 
@@ -126,7 +128,7 @@ class Subscriber:
 
     def _nobodys(self, name: str) -> Handler:
         recorder.lost("undecodable", detail=f"LMCache's event {name}: nobody knows it")
-        return points.unknown(name)
+        return points.numbers(name)
 
     def look(self, now: int) -> None:
         """Count what the bus dropped, and whose callbacks failed, since the last look."""

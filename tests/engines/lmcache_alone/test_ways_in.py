@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from kvtrace.instrument.lmcache.prefetches import Prefetches
+from kvtrace.instrument.lmcache.subscriber import REFUSED, Storage
 from tests.engines.lmcache_alone.server import CHUNKS
 from tests.engines.lmcache_alone.test_plain import rows
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.engines.lmcache_alone.server import Played
 
 pytestmark = pytest.mark.engine
@@ -41,3 +47,15 @@ def test_a_server_that_publishes_nothing_says_so_and_runs(silenced: Played) -> N
 def test_what_needs_no_event_is_recorded_all_the_same(silenced: Played) -> None:
     query = "SELECT DISTINCT name, evidence FROM span"
     assert rows(silenced, query) == [("prefetch.submitted", "shim")]
+
+
+def test_every_event_of_lmcache_is_decoded_but_those_that_carry_tokens(python: Path) -> None:
+    code = "from lmcache.v1.mp_observability.event import EventType as E; print(*(kind.value for kind in E))"
+    done = subprocess.run(
+        [str(python), "-c", code],
+        env={**os.environ, "LMCACHE_DISABLE_BANNER": "1"}, capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    names = set(done.stdout.splitlines()[-1].split())
+    refused = {name for name in names if any(part in name for part in REFUSED)}
+    assert refused == {"mp.tokens"}
+    assert set(Storage().handlers(Prefetches(), 0)) == names - refused

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kvtrace.instrument.lmcache.points import Points, unknown
+from kvtrace.instrument.lmcache.points import Points, numbers
 from tests.unit.instrument.lmcache.literal import read
 
 
@@ -71,7 +71,7 @@ def test_a_section_of_a_copy_has_its_own_times() -> None:
 
 def test_an_event_that_nobody_knows_gives_its_numbers_and_no_text() -> None:
     said = {"count": 3, "done": True, "prompt": "secret", "keys": ["secret"], "ratio": 0.5}
-    (found,) = read(unknown("l9.moved")(7, 50, "r", said))
+    (found,) = read(numbers("l9.moved")(7, 50, "r", said))
     assert (found["name"], found["request_id"], found["attributes.count"]) == ("l9.moved", "r", 3)
     assert (found["attributes.done"], found["attributes.ratio"]) == (True, 0.5)
     assert "secret" not in repr(found)
