@@ -53,8 +53,12 @@ def test_every_event_of_lmcache_is_decoded_but_those_that_carry_tokens(python: P
     code = "from lmcache.v1.mp_observability.event import EventType as E; print(*(kind.value for kind in E))"
     done = subprocess.run(
         [str(python), "-c", code],
-        env={**os.environ, "LMCACHE_DISABLE_BANNER": "1"}, capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
+        env={**os.environ, "LMCACHE_DISABLE_BANNER": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
     names = set(done.stdout.splitlines()[-1].split())
     refused = {name for name in names if any(part in name for part in REFUSED)}
     assert refused == {"mp.tokens"}
