@@ -2,6 +2,7 @@
 
 opening.py   open_run: what is there, which version, what it was recorded with
 nouns.py     the views of sql/, created on a connection, commented
+bound.py     the same views for every further connection of a process, without binding them again
 guard.py     SQL that comes from a person or a file: one SELECT, inside the run, bounded
 derived.py   where cached results lie, and under which key
 """

@@ -6,6 +6,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from kvtrace.run import bound
 from kvtrace.schema.layout import table_files
 from kvtrace.schema.tables import TABLE_DOCS, TABLES, Column
 
@@ -44,28 +45,50 @@ def _quoted(text: str) -> str:
 
 
 def _table_view(name: str, columns: tuple[Column, ...], parquet: list[Path]) -> str:
-    """A view over a table's files, or over no rows of the same types when there are none."""
+    """A view over a table's files, or over no rows of the same types when there are none.
+
+    Nouns were bound to these very types; a cast to the type that a column has is none.
+    """
     if parquet:
         source = (
             f"read_parquet([{', '.join(_quoted(str(file)) for file in parquet)}], hive_partitioning=false)"
         )
-        named = ", ".join(column.name for column in columns)
-        return f"CREATE VIEW {name} AS SELECT {named} FROM {source}"  # noqa: S608 - names of our own schema
+        named = ", ".join(f"{column.name}::{_DUCKDB[column.type]} AS {column.name}" for column in columns)
+        return f"CREATE OR REPLACE VIEW {name} AS SELECT {named} FROM {source}"  # noqa: S608 - names of our own schema
     nulls = ", ".join(f"NULL::{_DUCKDB[column.type]} AS {column.name}" for column in columns)
     return f"CREATE VIEW {name} AS SELECT {nulls} WHERE false"
 
 
 def create_views(connection: duckdb.DuckDBPyConnection, run: Path) -> None:
-    """Create every table and noun of a run on a connection, commented from the schema and the files.
+    """Create every table and noun of a run in an empty database, commented from the schema and the files.
 
-    A noun may build on another; views bind when they are created, so what fails for want of one that
-    comes later is tried again until a whole round makes no progress.
+    The nouns are bound over empty tables, which the run's own then replace.
+    """
+    if not bound.copied(connection):
+        for table, columns in TABLES.items():
+            _create_table(connection, table, columns, [])
+        _create_nouns(connection)
+        bound.keep(connection)
+    for table, columns in TABLES.items():
+        if files_of_run := table_files(run, table):
+            _create_table(connection, table, columns, files_of_run)
+
+
+def _create_table(
+    connection: duckdb.DuckDBPyConnection, table: str, columns: tuple[Column, ...], parquet: list[Path]
+) -> None:
+    connection.execute(_table_view(table, columns, parquet))
+    connection.execute(f"COMMENT ON VIEW {table} IS {_quoted(TABLE_DOCS[table])}")
+
+
+def _create_nouns(connection: duckdb.DuckDBPyConnection) -> None:
+    """Every file of sql/, whatever their order.
+
+    A noun may build on another; views bind when they are created, so what fails for want of one that comes
+    later is tried again until a whole round makes no progress.
     """
     import duckdb
 
-    for table, columns in TABLES.items():
-        connection.execute(_table_view(table, columns, table_files(run, table)))
-        connection.execute(f"COMMENT ON VIEW {table} IS {_quoted(TABLE_DOCS[table])}")
     waiting = dict(noun_files())
     while waiting:
         failed: dict[str, str] = {}
