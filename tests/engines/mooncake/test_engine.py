@@ -45,7 +45,7 @@ def test_a_read_is_a_load_from_the_peer_and_a_write_is_a_store_to_it(played: Pla
 
 def test_a_transfer_is_the_request_of_its_scope(played: Played) -> None:
     named = played.rows("SELECT request_id, name FROM span WHERE attribution = 'request'")
-    assert named == [{"request_id": "cmpl-8", "name": "batch_transfer_sync"}]
+    assert named == [{"request_id": "cmpl-8", "name": "batch_transfer_sync"}] * 5
 
 
 def test_transfers_that_fail_fail_as_rows(played: Played) -> None:

@@ -99,7 +99,7 @@ def posix(caller: Caller, near: Any, here: Any, source: Any) -> None:
         file.truncate(SIZE)
         region = near.register_memory([(0, SIZE, file.fileno(), "pages")], "FILE")
         pages = near.get_xfer_descs(parts(0, device=file.fileno()), "FILE")
-        for operation in ("WRITE", "READ") * 3:
+        for operation in ("WRITE", "READ") * 5:
             handle = near.initialize_xfer(operation, here, pages, "near")
             post(caller, f"posix-{operation}", near, handle, SIZE)
             near.release_xfer_handle(handle)
