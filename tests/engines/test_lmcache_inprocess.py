@@ -61,6 +61,13 @@ def test_lookups_say_what_was_found_and_hold_it_until_they_are_unpinned(played: 
         assert row["start_ns"] <= retrieved[row["request_id"]]["start_ns"] < row["end_ns"]
 
 
+def test_a_pin_that_is_given_back_twice_is_seen(played: Any) -> None:
+    """A retrieve unpins the objects in host memory, and the end of the request does so again."""
+    run, _ = played
+    rows = _rows(run, "FROM span WHERE name = 'lmcache_double_unpin'")
+    assert [(row["request_id"], row["bytes"]) for row in rows] == [("b", BYTES // 4)] * 4
+
+
 def test_what_the_disk_had_is_a_load_from_the_disk(played: Any) -> None:
     """The first retrieve finds host memory: no hop; the second reads below it."""
     run, seen = played

@@ -26,6 +26,7 @@ PARTS = (
         "storage",
         "install",
     ),
+    ("lmcache.v1.memory_management", "objects of LMCache inside the engine", "storage", "install_objects"),
     ("lmcache.v1.pin_monitor", "pins of LMCache inside the engine", "storage", "install_pins"),
 )
 """Module of LMCache, what it is to us, and which function of which file here wraps it."""

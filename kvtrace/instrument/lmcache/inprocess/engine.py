@@ -6,7 +6,7 @@
 
 A store that found no room stores what fits: of one that stored nothing the reason is no_room. What `store`
 and `retrieve` enqueue on a GPU may end later than they return: what a device times is torch_cuda/'s.
-A retrieve unpins what it read; when the request is done `lookup_unpin` does so again.
+A retrieve unpins what it read; when the request is done `lookup_unpin` does so again (lmcache_double_unpin).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def install(module: ModuleType) -> None:
     """Wrap the engine."""
     owner = module.LMCacheEngine
     around(owner, "lookup", _now, _looked_up)
-    around(owner, "lookup_unpin", _now, _unpinned)
+    around(owner, "lookup_unpin", _unpins, _unpinned)
     around(owner, "retrieve", _begins, _retrieved)
     around(owner, "store", _begins, _stored)
 
@@ -68,6 +68,11 @@ def _now(*_: Any, **__: Any) -> int:
 
 def _begins(_engine: Any, *_: Any, **options: Any) -> int:
     storage.begin(options.get("req_id"))
+    return recorder.now()
+
+
+def _unpins(_engine: Any, lookup_id: str, *_: Any, **__: Any) -> int:
+    storage.begin(lookup_id)
     return recorder.now()
 
 
@@ -99,6 +104,7 @@ def _unpinned(_start_ns: int, _result: Any, engine: Any, lookup_id: str, *_: Any
     span_id = vars(engine).get("_kvtrace_pins", {}).pop(lookup_id, None)
     if span_id is not None:
         recorder.record((_UNPINNED, span_id, recorder.now()))
+    storage.begin(None)
 
 
 def _retrieved(

@@ -1,4 +1,4 @@
-"""What does LMCache inside the engine read from its tiers, and which pins did it give up as too old?
+"""What does LMCache inside the engine read from its tiers, and which of its pins went wrong?
 
 `batched_get` blocks until the objects of one backend are in host memory: a load from that tier, unless it is
 host memory itself. Writes to slower tiers are handed over (`batched_put`) and made in the background by each
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kvtrace import recorder
 from kvtrace.instrument.vllm import configuration
-from kvtrace.instrument.wrapping import around
+from kvtrace.instrument.wrapping import SKIP, around
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -37,6 +37,11 @@ _LOAD = recorder.shape(
 _EXPIRED = recorder.shape(
     "span", ("start_ns", "end_ns", "bytes", "rank", "attributes.age_ns"), name="lmcache_pin_expired",
     component="lmcache.inprocess", observer="worker", evidence="shim", attribution="aggregate",
+)  # fmt: skip
+
+_DOUBLE = recorder.shape(
+    "span", ("request_id", "start_ns", "end_ns", "bytes", "rank", "attribution"), name="lmcache_double_unpin",
+    component="lmcache.inprocess", observer="worker", evidence="shim",
 )  # fmt: skip
 
 
@@ -70,6 +75,11 @@ def install(module: ModuleType) -> None:
 def install_pins(module: ModuleType) -> None:
     """Wrap where a pin that is too old is given up."""
     around(module.PinMonitor, "_force_unpin_timeout_object", _now, _expired)
+
+
+def install_objects(module: ModuleType) -> None:
+    """Wrap where an object is unpinned: LMCache warns of one that is not pinned, and goes on."""
+    around(module.TensorMemoryObj, "unpin", _unpins, _nothing)
 
 
 def size(found: Any) -> int:
@@ -113,6 +123,15 @@ def _put(_manager: Any, keys: Any, memory_objs: Any, *_: Any, **__: Any) -> None
 def _allocated(_start_ns: int, found: Any, *_: Any, **__: Any) -> None:
     if found is None:
         under.no_room = True
+
+
+def _unpins(memory_obj: Any) -> object:
+    if memory_obj.meta.pin_count <= 0:
+        now = recorder.now()
+        attribution = "operation" if under.request_id is None else "request"
+        rank = configuration.here().rank
+        recorder.record((_DOUBLE, under.request_id, now, now, size(memory_obj), rank, attribution))
+    return SKIP
 
 
 def _expired(_start_ns: int, _result: Any, _monitor: Any, memory_obj: Any, elapsed_time: float) -> None:
