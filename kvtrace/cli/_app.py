@@ -12,7 +12,9 @@ from kvtrace.cli._docs import Doc, commands, parse
 
 _START = """Start with:
     kvtrace run --out run -- python -m vllm.entrypoints.openai.api_server --model MODEL
-or with what engines exported themselves:
+or beside engines that export by themselves:
+    kvtrace collect --out run --otlp-grpc 127.0.0.1:4317 --metrics http://127.0.0.1:8000
+or with files that they wrote:
     kvtrace import otlp.binpb lookup_hashes.jsonl --out run
     kvtrace info run
     kvtrace report run"""
