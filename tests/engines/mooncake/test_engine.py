@@ -40,7 +40,15 @@ def test_a_read_is_a_load_from_the_peer_and_a_write_is_a_store_to_it(played: Pla
         {"op": "load", "tier_from": "peer", "tier_to": "host", "observer": "worker"},
         {"op": "store", "tier_from": "host", "tier_to": "peer", "observer": "worker"},
     ]
-    assert {row["op"] for row in played.spans("batch_transfer_sync")} == {"load"}
+    ops = played.rows("SELECT DISTINCT name, op FROM span ORDER BY name")
+    assert {row["name"]: row["op"] for row in ops} == {
+        "transfer_sync_write": "store",
+        "transfer_sync_read": "load",
+        "batch_transfer_sync": "load",
+        "batch_transfer_async_write": "store",
+        "batch_transfer_async_read": "load",
+        "transfer_submit_write": "store",
+    }
 
 
 def test_a_transfer_is_the_request_of_its_scope(played: Played) -> None:
