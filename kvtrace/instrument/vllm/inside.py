@@ -6,7 +6,8 @@
 The connector loads for all of them in one call: when the copy of each began and ended nobody says, so every
 row has the whole. It ends when `start_load_kv` returns, or when a step last waited for one of its layers:
 what comes later than that, nobody was seen waiting for. Blocks that did not arrive have no names here: a load
-alone in its step has failed, of several each may have.
+alone in its step has failed, of several each may have. The scheduler knows better (invalid.py) and says so
+under the same transfer_id.
 """
 
 from __future__ import annotations
