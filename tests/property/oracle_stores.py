@@ -46,9 +46,10 @@ def lag(spans: list[Row], keys: list[Row], name: str) -> Row:
     nothing = bool(drops) and all(row["reason"] == "duplicate" for row in drops)
     nothing = nothing or (asked is not None and asked > 0 and found is not None and found >= asked)
     never: bool | None = True
+    untold = asked is None and bool(found) and not drops and len(good(mine)) == len(mine)
     if ended or nothing:
         never = False
-    elif request["end_ns"] is None or still_open or any(row["end_ns"] is None for row in holds):
+    elif request["end_ns"] is None or still_open or untold or any(row["end_ns"] is None for row in holds):
         never = None
     finished = request["end_ns"]
     return {

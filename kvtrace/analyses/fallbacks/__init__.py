@@ -1,5 +1,6 @@
 """The question `fallbacks`: what became of the external cache's offer to each request.
 
+promises.py   what a cache's lower tier had promised, and did not deliver
 verdicts.py   the verdicts as conditions on the facts, in their order
 misses.py     why a request found nothing
 """
@@ -13,6 +14,7 @@ import polars as pl
 from kvtrace.analyses._served import ALGORITHM as SERVED
 from kvtrace.analyses._served import served
 from kvtrace.analyses.fallbacks.misses import MISSES, explained
+from kvtrace.analyses.fallbacks.promises import promised
 from kvtrace.analyses.fallbacks.verdicts import VERDICTS, judged
 from kvtrace.run.derived import derived_folder, files_hash, published, spilling
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMNS", "MISSES", "VERDICTS", "fallbacks", "table"]
 
-ALGORITHM = "2"
+ALGORITHM = "3"
 """Bumped whenever the verdicts of the same run can come out differently."""
 
 COLUMNS = pl.Schema(
@@ -52,11 +54,12 @@ def fallbacks(run: Run, *, requests: tuple[str, ...] = ()) -> pl.DataFrame:
     recompute_after_timeout: a lookup or load timed out, and not all was loaded. recompute_degraded: admitted
     while its engine saw the cache as degraded or down, and no inquiry reached it. admission_fallback: a load
     found no room to land. recompute_after_failure: a load failed and nothing was loaded. partial: a part of
-    what was selected was loaded. recompute_after_preemption: preempted, and prompt tokens were scheduled
-    again. noop: a blend found chunks and used none. loaded: all that was selected. declined: more was found
-    than the GPU held, and the scheduler selected none. shadowed: the GPU held all that was found. miss:
-    nothing was found, or nothing asked. What was recorded may not tell (the GPU's own hit was not observed,
-    only the cache records inquiries): then the verdict is null.
+    what was selected, or of what the cache's lower tier had and was loading, was loaded.
+    recompute_after_preemption: preempted, and prompt tokens were scheduled again. noop: a blend found chunks
+    and used none. loaded: all that was selected. declined: more was found than the GPU held, and none was
+    selected. shadowed: the GPU held all that was found. miss: nothing was found, or nothing asked. What
+    was recorded may not tell (the GPU's own hit was not observed, only the cache records inquiries): then the
+    verdict is null.
 
     A miss has a reason: never_stored, evicted, not_yet_stored (an earlier request's store of its first key
     was not over), key_mismatch (equal content under another key), below_chunk, not_asked, else unknown. The
@@ -73,7 +76,8 @@ def fallbacks(run: Run, *, requests: tuple[str, ...] = ()) -> pl.DataFrame:
         verdict: what became of the offer; null when what was recorded does not tell
         also: the other verdicts that hold, in the same order
         reason: of a miss why nothing was found; else the operation's reason, when it gave one
-        expected_tokens: tokens selected to be loaded, else found from the first prompt token
+        expected_tokens: tokens selected to be loaded, else found from the first prompt token; where the
+            cache's lower tier had promised more and did not deliver it, what it had promised
         loaded_tokens: tokens used of it at the first admission; null while the GPU hit or the steps are
             unknown, never the tokens that were moved
         recomputed_tokens: tokens selected but not loaded, and prompt tokens scheduled again later; of a
@@ -109,4 +113,5 @@ def verdicts_of(run: Run, requests: tuple[str, ...] = (), *, everyone: bool = Fa
     if not everyone:
         known = known.filter("tiered")
     computed_again = pl.when(pl.col("recomputed_tokens").is_not_null()).then("recompute_ns")
-    return explained(connection, judged(known), stores).with_columns(recompute_ns=computed_again)
+    rows = judged(promised(connection, known))
+    return explained(connection, rows, stores).with_columns(recompute_ns=computed_again)

@@ -29,7 +29,9 @@ def conditions() -> dict[str, pl.Expr]:
     bad = pl.col("bad") > 0
     some = pl.when(loaded.is_not_null()).then(loaded > 0).otherwise(pl.col("good") > 0)
     by_tokens = pl.when(loaded.is_not_null() & usable.is_not_null()).then(loaded < usable)
-    short = pl.coalesce(by_tokens, bad | (pl.col("partly") > 0))
+    # what a lower tier had and did not deliver was never selected: by its tokens a load of the rest is whole
+    undelivered, unplaced = pl.col("undelivered"), pl.col("unplaced")
+    short = pl.coalesce(by_tokens, bad | (pl.col("partly") > 0)) | undelivered
     whole = some & ~short
     known_hit = gpu_hit.is_not_null() & found.is_not_null()
     unselected = pl.when(pl.col("selected").is_not_null()).then(pl.col("selected") == 0)
@@ -41,8 +43,8 @@ def conditions() -> dict[str, pl.Expr]:
         "cancelled": pl.col("status") == "aborted",
         "recompute_after_timeout": timed_out & ~whole,
         "recompute_degraded": pl.col("health").is_not_null() & ~pl.col("reached"),
-        "admission_fallback": (pl.col("no_room") > 0) & ~whole,
-        "recompute_after_failure": bad & ~some,
+        "admission_fallback": (pl.col("no_room") > 0) & ~whole | unplaced,
+        "recompute_after_failure": (bad | undelivered) & ~some,
         "partial": some & short,
         "recompute_after_preemption": pl.col("preempted") & (pl.col("later").fill_null(1) > 0),
         "noop": pl.col("noop"),
@@ -57,7 +59,8 @@ def conditions() -> dict[str, pl.Expr]:
     empty = _sure(found == 0) | pl.col("below_chunk") | silent
     rest = ("noop", "loaded", "partial", "declined", "shadowed", "recompute_after_failure")
     nothing = ~pl.any_horizontal(*(held[name] for name in rest))
-    return held | {"miss": empty & nothing & ~timed_out & ~held["recompute_degraded"]}
+    elsewhere = timed_out | held["recompute_degraded"] | unplaced
+    return held | {"miss": empty & nothing & ~elsewhere}
 
 
 def judged(facts: pl.DataFrame) -> pl.DataFrame:
@@ -73,6 +76,9 @@ def judged(facts: pl.DataFrame) -> pl.DataFrame:
     every = flagged.with_columns(verdict=first)
     return every.with_columns(
         also=pl.concat_str(*names, separator=", ", ignore_nulls=True),
+        expected_tokens=pl.when(pl.col("undelivered") | pl.col("unplaced"))
+        .then(pl.max_horizontal("expected_tokens", "promised_tokens"))
+        .otherwise("expected_tokens"),
         reason=_reason(),
     ).drop(*flags.values())
 
@@ -86,6 +92,7 @@ def _reason() -> pl.Expr:
         .then(by_load.then("load_reason").otherwise("lookup_reason"))
         .when(verdict == "recompute_degraded").then("health")
         .when(verdict == "admission_fallback").then(pl.lit("no_room"))
-        .when(verdict.is_in(["recompute_after_failure", "partial"])).then("load_reason")
+        .when(verdict.is_in(["recompute_after_failure", "partial"]))
+        .then(pl.coalesce("load_reason", "undelivered_reason"))
         .when(verdict == "miss").then(pl.lit("unknown"))
     )  # fmt: skip

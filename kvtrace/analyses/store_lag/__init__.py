@@ -86,7 +86,8 @@ WITH storing AS (
         a.request_id, a.end_ns AS finished_ns, least(m.queued_ns, q.queued_ns) AS queued_ns, m.submitted_ns,
         CASE WHEN coalesce(m.open, 0) = 0 THEN coalesce(m.completed_ns, e.brought_ns) END AS completed_ns,
         e.published_ns, coalesce(m.good, 0) AS good, coalesce(m.open, 0) AS open,
-        coalesce(m.drops, 0) AS drops, coalesce(t.keys_there, 0) > 0 AS was_there,
+        coalesce(m.drops, 0) AS drops, coalesce(m.failed, 0) AS failed,
+        coalesce(t.keys_there, 0) > 0 AS was_there,
         CASE WHEN m.good - m.open > 0 THEN CASE WHEN m.untold = 0 THEN m.stored END
             WHEN e.brought_ns IS NOT NULL THEN e.tokens
             WHEN observable AND coalesce(m.open, 0) = 0 AND NOT maybe_lost THEN 0 END AS stored_tokens,
@@ -123,6 +124,7 @@ SELECT
     skip_reason, CASE
         WHEN is_stored OR nothing_to_do THEN false
         WHEN finished_ns IS NULL OR open > 0 OR held_open OR NOT observable OR maybe_lost THEN NULL
+        WHEN keyed_tokens IS NULL AND found_tokens > 0 AND drops + stuck + failed = 0 THEN NULL
         ELSE true END AS never_stored,
     coalesce(published_ns, completed_ns) - finished_ns AS lag_ns
 FROM said ORDER BY finished_ns NULLS LAST, request_id
@@ -140,8 +142,9 @@ def store_lag(run: Run) -> pl.DataFrame:
 
     never_stored is true when the request is over, no store of it ended well and none is open; false also
     where there was nothing to store: its keys were there, or its prompt has none. It is null where that
-    cannot be told: the request or its store is still open, nobody in the run recorded stores, or records of
-    stores after its arrival are missing. Output tokens have no keys before they are stored: they are not
+    cannot be told: the request or its store is still open, nobody in the run recorded stores, records of
+    stores after its arrival are missing, or a part of it was found there and its keys, which would say how
+    much there is to store, were not recorded. Output tokens have no keys before they are stored: they are not
     counted as skipped.
 
     Columns:

@@ -372,3 +372,69 @@ def test_waiting_is_a_union_cut_to_the_life_of_the_request(tmp_path: Path) -> No
 def test_an_empty_run_has_the_columns(tmp_path: Path) -> None:
     frame = fallbacks(write_run(tmp_path / "run"))
     assert (frame.height, frame.schema) == (0, COLUMNS)
+
+
+def server(name: str | None, start: int, end: int, **more: Any) -> Row:
+    """A row of LMCache's server about r0."""
+    attributes = more.pop("attributes", {})
+    row = {"name": name, "op": None, "request_id": "r0", "process": "l0", "observer": "server"}
+    return row | {"start_ns": start, "end_ns": end, "attributes": list(attributes.items())} | more
+
+
+def searched(found: int, hits: int, failed: int = 0, *, submitted: str | None = None) -> list[Row]:
+    """L2 had so many of r0's chunks of 256; so many were lost on the way to L1; the lookup found the rest."""
+    load = {"failed_count": str(failed), "loaded_count": str(hits - failed)}
+    if submitted:
+        load["submitted"] = submitted
+    asked = server("mp.lookup_prefetch", 10, 20, op="lookup", component="lmcache", found_tokens=found)
+    return [
+        asked | {"found_by_tier": [("host", 0), ("disk", found)]},
+        server("l2.prefetch.lookup", 11, 13, attributes={"prefix_hit_count": str(hits)}),
+        server("l2.prefetch.load", 13, 19, attributes=load),
+    ]
+
+
+def wanted(*names: str) -> list[Row]:
+    return [
+        {"request_id": "r0", "position": place, "key": name, "key_space": "s", "tokens": 256, "time_ns": 10}
+        for place, name in enumerate(names)
+    ]
+
+
+#  L2 had k0..k3, k2 could not be read: 512 tokens found, selected and loaded; the rest is computed
+def test_what_l2_had_and_did_not_deliver_is_partial(tmp_path: Path) -> None:
+    task = server(
+        "l2.load_task", 13, 19, op="load", tier_from="disk", tier_to="host", outcome="partial",
+        reason="not_found", tokens=None,
+    )  # fmt: skip
+    rows = [lookup(512, "ok"), load(20, 40, tokens=512), prefill(512, 988), *searched(512, 4, 2), task]
+    row = verdict(tmp_path, asked(selected_tokens=512), *rows, request_key=wanted("k0", "k1", "k2", "k3"))
+    assert pick(row, "verdict", "also", "reason") == ("partial", "", "not_found")
+    assert pick(row, "expected_tokens", "loaded_tokens") == (1024, 512)
+
+
+def test_what_l2_had_and_delivered_is_loaded(tmp_path: Path) -> None:
+    rows = [lookup(1024, "ok"), loaded(), prefill(1024, 476), *searched(1024, 4)]
+    row = verdict(tmp_path, asked(), *rows, request_key=wanted("k0", "k1", "k2", "k3"))
+    assert pick(row, "verdict", "also", "expected_tokens") == ("loaded", "", 1024)
+
+
+def test_what_l2_had_and_lost_whole_is_recomputed_after_a_failure(tmp_path: Path) -> None:
+    rows = [lookup(0, "miss"), prefill(0, 1500), *searched(0, 4, 4)]
+    row = verdict(tmp_path, asked(selected_tokens=0), *rows, request_key=wanted("k0", "k1", "k2", "k3"))
+    assert pick(row, "verdict", "expected_tokens", "loaded_tokens") == ("recompute_after_failure", 1024, 0)
+
+
+#  L2 had 4, none of them found room in L1
+@pytest.mark.parametrize("reason", ["l1_oom", "l1_contended"])
+def test_what_found_no_room_in_l1_is_an_admission_fallback(tmp_path: Path, reason: str) -> None:
+    failed = {"event": "failed", "component": "lmcache.l2", "reason": reason, "key": "k0", "key_space": "s"}
+    failed |= {"time_ns": 12, "process": "l0"}
+    rows = [lookup(0, "miss"), prefill(0, 1500), *searched(0, 4, 4, submitted="0")]
+    found = {"request_key": wanted("k0", "k1", "k2", "k3")}
+    row = verdict(tmp_path / "a", asked(selected_tokens=0), *rows, block=[failed], **found)
+    assert pick(row, "verdict", "also", "reason") == ("admission_fallback", "", "no_room")
+    later = verdict(
+        tmp_path / "b", asked(selected_tokens=0), *rows, block=[failed | {"time_ns": 30}], **found
+    )
+    assert later["verdict"] == "miss", "another search was refused"

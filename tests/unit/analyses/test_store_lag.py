@@ -374,3 +374,14 @@ def test_what_the_server_wrote_is_a_store_and_what_it_moves_between_its_levels_i
     assert (a["completed_ns"], a["stored_tokens"], a["never_stored"], a["lag_ns"]) == (90, 16, False, -10)
     assert (b["completed_ns"], b["stored_tokens"], b["never_stored"]) == (None, 0, False)
     assert b["skip_reason"] == "duplicate"
+
+
+def test_a_part_that_was_found_and_no_keys_leave_open_whether_there_was_anything_to_store(
+    tmp_path: Path,
+) -> None:
+    other = store(60, 90, tokens=16, request_id="r1")
+    rows = [request(), request(request_id="r1"), other, lookup(1, 2, 1280)]
+    assert only(drawn(tmp_path / "part", *rows))["never_stored"] is None
+    assert only(drawn(tmp_path / "miss", *rows[:-1], lookup(1, 2, 0)))["never_stored"] is True
+    dropped = store(60, 61, tokens=0, op="drop", reason="no_room")
+    assert only(drawn(tmp_path / "drop", *rows, dropped))["never_stored"] is True
