@@ -48,9 +48,17 @@ class Copies:
             found.setdefault(said["job"], {}).update(said)
         return found
 
-    def wait_until_idle(self) -> None:
-        """No copy is under way, and the worker has reported each."""
-        wait_for(lambda: all("reported" in each for each in self.told().values()), "idle copies")
+    def wait_until_idle(self, jobs: int = 0) -> None:
+        """No copy is under way, and the worker has reported each, so many at least.
+
+        A store is submitted a step after its request's: the last one may not be there yet.
+        """
+
+        def idle() -> bool:
+            told = self.told()
+            return len(told) >= jobs and all("reported" in each for each in told.values())
+
+        wait_for(idle, "idle copies")
 
     def under_way(self, *, stores: bool) -> bool:
         """Whether a copy in this direction has begun and its result was not handed out."""
