@@ -37,16 +37,19 @@ def collect(
             help="Where KV events are published: tcp://HOST:PORT or ipc://PATH, with ,replay=URL to fill "
             "gaps or ,bind to be connected to; or file:///FOLDER, Dynamo's DYN_FILE_KV.",
             negative=(),
+            show_default=False,
         ),
     ] = (),
     metrics: Annotated[
-        tuple[str, ...], Parameter(help="Pages of metrics to poll: http://HOST:PORT.", negative=())
+        tuple[str, ...],
+        Parameter(help="Pages of metrics to poll: http://HOST:PORT.", negative=(), show_default=False),
     ] = (),
     status: Annotated[
         tuple[str, ...],
         Parameter(
             help="Status pages to poll: LMCache's http://HOST:PORT/status, Mooncake's /kv_events/status.",
             negative=(),
+            show_default=False,
         ),
     ] = (),
     every: Annotated[float, Parameter(help="Seconds from one poll of a page to the next.")] = 5.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -14,7 +15,10 @@ from typing import TYPE_CHECKING
 import pytest
 from kvtrace import collect
 from kvtrace.cli import main
+from kvtrace.errors import RunError
+from kvtrace.importer.staging import Staging
 from kvtrace.run import open_run
+from kvtrace.sources.otlp import json_lines
 from tests.unit.collect.collecting import FREE, collector, loads
 from tests.unit.collect.test_otlp_grpc import call
 from tests.unit.collect.test_otlp_http import post
@@ -157,3 +161,67 @@ def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[s
     (tmp_path / "run").mkdir()
     assert main(["collect", "--out", str(tmp_path / "run"), "--otlp-grpc", FREE, "--for", "1"]) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+EXPORTER = """
+import sys, time
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+provider = TracerProvider()
+exporter = OTLPSpanExporter("http://" + sys.argv[1], insecure=True)
+provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=20, max_export_batch_size=50))
+print("begins", flush=True)
+for number in range(1_000_000):
+    said = {"kvtrace.op": "load", "kvtrace.request.id": f"r{number}"}
+    provider.get_tracer("test").start_span("load", attributes=said).end()
+    time.sleep(0.0002)
+"""
+
+
+def test_an_exporter_that_is_killed_leaves_what_it_had_sent_and_the_next_is_served(tmp_path: Path) -> None:
+    with collector(tmp_path, otlp_grpc=FREE) as collecting:
+        where = collecting.address("otlp-grpc")
+        with subprocess.Popen([sys.executable, "-c", EXPORTER, where], stdout=subprocess.PIPE) as exporter:
+            assert exporter.stdout is not None
+            exporter.stdout.readline()
+            time.sleep(1.0)
+            exporter.kill()
+        call(where, loads(7))
+    own = "FROM span WHERE process = 'engine-1'"
+    assert collecting.sql(f"SELECT count(*) {own}").item() == 7
+    sent = collecting.sql("SELECT request_id[2:]::INT AS n FROM span WHERE process <> 'engine-1' ORDER BY n")
+    assert sent.height > 0
+    assert sent["n"].to_list() == list(range(sent.height))  # whole exports, one after the other
+    assert set(collecting.lost()) <= {"dropped"}  # an export that was cut
+
+
+def test_a_disk_that_is_full_is_one_sentence_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Staging, "take_spans", full)
+    collecting = collector(tmp_path, otlp_grpc=FREE).__enter__()
+    call(collecting.address("otlp-grpc"), loads(1))
+    collecting._thread.join(SECONDS)
+    assert not collecting._thread.is_alive()  # ends by itself
+    with pytest.raises(RunError, match=r"No space left on device.*Free space"):
+        collecting.__exit__()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_decoder_that_fails_costs_its_messages_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def odd(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(json_lines, "decode", odd)
+    with collector(tmp_path, otlp_grpc=FREE, otlp_http=FREE) as collecting:
+        text = {"Content-Type": "application/json"}
+        post(collecting.address("otlp-http"), b'{"resourceSpans": []}', text)
+        call(collecting.address("otlp-grpc"), loads(2))
+    assert collecting.lost() == {"undecodable": 1}
+    assert collecting.sql("SELECT count(*) FROM span").item() == 2
