@@ -1,12 +1,37 @@
-"""Options of the test suite."""
+"""Options of the test suite; a test process that shares a machine with others of its kind has one thread.
+
+With pytest-xdist a worker a core is busy already: pools of polars, Arrow, BLAS and DuckDB, a thread a core
+each, would only take turns. Without it (`pytest -p no:xdist`) everything has the threads that it has at work.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pytest
 
+_SHARED = "PYTEST_XDIST_WORKER" in os.environ
+_POOLS = ("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+if _SHARED:  # read once, when the libraries are imported
+    for _name in _POOLS:
+        os.environ.setdefault(_name, "1")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="write tests/golden/*/*.csv anew")
+
+
+def pytest_configure() -> None:
+    """DuckDB takes its number of threads from no variable."""
+    if not _SHARED:
+        return
+    import duckdb
+
+    connect = duckdb.connect
+
+    def with_one_thread(*args: Any, config: dict[str, Any] | None = None, **more: Any) -> Any:
+        return connect(*args, config={"threads": 1} | (config or {}), **more)
+
+    duckdb.connect = with_one_thread

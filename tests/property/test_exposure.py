@@ -1,6 +1,7 @@
 """exposure and critical_path against the tick-by-tick oracle, on drawn runs.
 
-KVTRACE_EXAMPLES multiplies the number of drawn cases, for a long night.
+An example builds a run and asks a question of it, which is a tenth of a second at least: the quick tests draw
+half of them where they are few, KVTRACE_THOROUGH=1 all, KVTRACE_EXAMPLES multiplies them, for a long night.
 """
 
 from __future__ import annotations
@@ -22,12 +23,18 @@ from tests.property.oracle import critical_path_by_ticks, exposure_by_ticks
 from tests.rows import write_run
 
 Rows = list[dict[str, Any]]
+FEW = 50
 
 
 def cases(number: int) -> settings:
-    """So many examples a minute's test run, without shrinking: that rebuilds a run a hundred times."""
+    """So many examples, without shrinking: that rebuilds a run a hundred times.
+
+    Where an example takes a tenth of a second or more (at most FEW of them), quick tests draw half of them.
+    """
+    thorough = number > FEW or os.environ.get("KVTRACE_THOROUGH") == "1"
+    drawn_now = number if thorough else max(2, (number + 1) // 2)
     return settings(
-        max_examples=number * int(os.environ.get("KVTRACE_EXAMPLES", "1")),
+        max_examples=drawn_now * int(os.environ.get("KVTRACE_EXAMPLES", "1")),
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],
         phases=[Phase.explicit, Phase.reuse, Phase.generate],

@@ -7,8 +7,10 @@ import gzip
 import hashlib
 import json
 import re
+import tempfile
+from functools import cache
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from kvtrace import report
@@ -16,9 +18,6 @@ from kvtrace.errors import UsageError
 from kvtrace.panels import panels
 from tests.rows import write_run
 from tests.unit.panels.drawn import HOSTILE, request, small, span
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Page(HTMLParser):
@@ -58,21 +57,29 @@ def output(tmp_path: Path) -> Path:
     return tmp_path / "report.html"
 
 
-def written(tmp_path: Path, output: Path, *, steps: bool, **meta: object) -> Page:
-    report.write_report([write_run(tmp_path / "run", meta, **small(steps=steps))], output)
-    return Page(output.read_text(encoding="utf-8"))
+def written(*, steps: bool, **meta: object) -> Page:
+    """The page of a small run, written once a test process: many tests read the same one."""
+    return Page(_written(steps, json.dumps(meta)))
 
 
-def test_the_page_needs_nothing_from_outside(tmp_path: Path, output: Path) -> None:
-    page = written(tmp_path, output, steps=True)
+@cache
+def _written(steps: bool, meta: str) -> str:  # noqa: FBT001
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "report.html"
+        report.write_report([write_run(Path(folder) / "run", json.loads(meta), **small(steps=steps))], output)
+        return output.read_text(encoding="utf-8")
+
+
+def test_the_page_needs_nothing_from_outside() -> None:
+    page = written(steps=True)
     assert not [tag for tag, attributes in page.tags if {"src", "srcset", "action"} & set(attributes)]
     assert not [tag for tag, _ in page.tags if tag in {"link", "iframe", "object", "base", "img"}]
     assert all((a.get("href") or "#").startswith("#") for tag, a in page.tags if tag == "a")
     assert "default-src 'none'" in page.policy
 
 
-def test_the_policy_admits_exactly_the_runner_and_plotly_by_their_hash(tmp_path: Path, output: Path) -> None:
-    page = written(tmp_path, output, steps=True)
+def test_the_policy_admits_exactly_the_runner_and_plotly_by_their_hash() -> None:
+    page = written(steps=True)
     running = [body for attributes, body in page.scripts if "type" not in attributes]
     (packed,) = [body for attributes, body in page.scripts if attributes.get("id") == "plotly"]
     library = gzip.decompress(base64.b64decode(packed))
@@ -85,8 +92,8 @@ def test_the_policy_admits_exactly_the_runner_and_plotly_by_their_hash(tmp_path:
 
 
 @pytest.mark.parametrize("steps", [True, False])
-def test_hostile_names_are_text_everywhere(tmp_path: Path, output: Path, steps: bool) -> None:  # noqa: FBT001
-    page = written(tmp_path, output, steps=steps, recording={"scenario": HOSTILE[0], "captured": HOSTILE[2]})
+def test_hostile_names_are_text_everywhere(steps: bool) -> None:  # noqa: FBT001
+    page = written(steps=steps, recording={"scenario": HOSTILE[0], "captured": HOSTILE[2]})
     assert HOSTILE[0] in page.text
     assert {attributes.get("type") for attributes, _ in page.scripts} == {
         None,
@@ -99,8 +106,8 @@ def test_hostile_names_are_text_everywhere(tmp_path: Path, output: Path, steps: 
             json.loads(body)
 
 
-def test_what_was_lost_says_where_why_and_what_follows(tmp_path: Path, output: Path) -> None:
-    page = written(tmp_path, output, steps=True)
+def test_what_was_lost_says_where_why_and_what_follows() -> None:
+    page = written(steps=True)
     assert "3 store records of lmcache/0" in page.text
     assert "sequence gap, numbered messages are missing" in page.text
     assert "Counts and sums of stores are at least what is shown" in page.text
@@ -125,22 +132,20 @@ def test_a_loss_of_the_scheduler_says_that_windows_become_upper_bounds(tmp_path:
         ({}, "Nobody said whether anything in it is synthetic"),
     ],
 )
-def test_the_page_says_whether_anything_is_synthetic(
-    tmp_path: Path, output: Path, meta: dict[str, object], said: str
-) -> None:
-    assert said in written(tmp_path, output, steps=True, **meta).text
+def test_the_page_says_whether_anything_is_synthetic(meta: dict[str, object], said: str) -> None:
+    assert said in written(steps=True, **meta).text
 
 
-def test_without_steps_numbers_are_bounds_and_no_quantile_is_shown(tmp_path: Path, output: Path) -> None:
-    page = written(tmp_path, output, steps=False)
+def test_without_steps_numbers_are_bounds_and_no_quantile_is_shown() -> None:
+    page = written(steps=False)
     assert "No step of the engine was recorded" in page.text
     assert "<= " in page.text
     assert "p99" not in page.text
     assert "request in steps. Without it: exposure is an upper bound" in page.text
 
 
-def test_what_only_some_requests_have_is_said_to_be_observed_in_part(tmp_path: Path, output: Path) -> None:
-    assert "first token (9 of 10)" in written(tmp_path, output, steps=True).text
+def test_what_only_some_requests_have_is_said_to_be_observed_in_part() -> None:
+    assert "first token (9 of 10)" in written(steps=True).text
 
 
 def test_spans_that_no_rule_knows_are_said_to_be_there(tmp_path: Path, output: Path) -> None:
@@ -153,10 +158,8 @@ def test_spans_that_no_rule_knows_are_said_to_be_there(tmp_path: Path, output: P
     assert "3 spans without an operation that kvtrace knows: kept as rows" in Page(output.read_text()).text
 
 
-def test_a_run_in_which_every_span_is_known_does_not_speak_of_unknown_ones(
-    tmp_path: Path, output: Path
-) -> None:
-    assert "without an operation" not in written(tmp_path, output, steps=True).text
+def test_a_run_in_which_every_span_is_known_does_not_speak_of_unknown_ones() -> None:
+    assert "without an operation" not in written(steps=True).text
 
 
 def test_numbers_too_large_to_sum_do_not_stop_the_page(tmp_path: Path, output: Path) -> None:

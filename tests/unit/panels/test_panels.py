@@ -14,7 +14,12 @@ from tests.rows import write_run
 from tests.unit.panels.drawn import HOSTILE, request, small, span
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from kvtrace.run import Run
+
+    Shared = Callable[[str], Run]
 
 MS = 1_000_000
 
@@ -35,9 +40,9 @@ def test_a_panel_states_its_question_and_how_to_read_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", panels())
-def test_an_empty_run_gives_a_sentence_that_names_an_instrument(name: str, tmp_path: Path) -> None:
+def test_an_empty_run_gives_a_sentence_that_names_an_instrument(name: str, shared: Shared) -> None:
     module = panel(name)
-    frames = module.data(write_run(tmp_path / "run"))
+    frames = module.data(shared("empty"))
     assert re.search(r"--[a-z]|kvtrace\.op", frames.empty)
     figure = module.draw(frames)
     assert len(figure.data) == 0
@@ -46,9 +51,9 @@ def test_an_empty_run_gives_a_sentence_that_names_an_instrument(name: str, tmp_p
 
 @pytest.mark.parametrize("name", panels())
 @pytest.mark.parametrize("steps", [True, False])
-def test_a_figure_is_drawn_without_markup_from_outside(name: str, steps: bool, tmp_path: Path) -> None:  # noqa: FBT001
+def test_a_figure_is_drawn_without_markup_from_outside(name: str, steps: bool, shared: Shared) -> None:  # noqa: FBT001
     module = panel(name)
-    figure = module.draw(module.data(write_run(tmp_path / "run", **small(steps=steps))))
+    figure = module.draw(module.data(shared("steps" if steps else "no steps")))
     text = json.dumps(json.loads(figure.to_json()))
     for hostile in HOSTILE:
         assert hostile not in text or "<" not in hostile
@@ -62,11 +67,9 @@ def test_the_same_run_is_drawn_the_same_way_twice(name: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", panels())
-def test_every_axis_of_numbers_says_what_it_measures(name: str, tmp_path: Path) -> None:
+def test_every_axis_of_numbers_says_what_it_measures(name: str, shared: Shared) -> None:
     module = panel(name)
-    tables = small(steps=True)
-    tables["span"].append(span("cmpl-held-0", "hold", 10, 20, blocks=8, reason="store"))
-    figure = module.draw(module.data(write_run(tmp_path / "run", **tables)))
+    figure = module.draw(module.data(shared("hold")))
     assert bool(figure.data) == (name not in OF_KEYS), "an empty panel has a sentence instead of axes"
     layout = figure.layout
     titles = [layout[key].title.text for key in layout.to_plotly_json() if key.startswith("xaxis")]
