@@ -15,6 +15,7 @@
     pairs.py          starts that wait for their end
     storage.py        what no event says: prefetch ids, forced deletions
     facts.py          what the server is: configuration, identity, version
+    closing.py        what it still holds at its end, and the end of the recording
     device_plugin.py  another way in, for servers that kvtrace run does not start
 
 Nothing of LMCache is imported by importing this package, nor by arming it.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kvtrace import recorder
 from kvtrace.instrument.lmcache import plugin
 from kvtrace.instrument.vllm.settings import SECRET, at, said
-from kvtrace.instrument.wrapping import after, around
+from kvtrace.instrument.wrapping import around
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -53,11 +53,6 @@ _ADAPTERS = "lmcache.v1.distributed.l2_adapters.config"
 def install(module: ModuleType) -> None:
     """Wrap what is given the whole configuration of a server, whichever way it was started."""
     around(module, "create_request_server", _serves, _nothing)
-
-
-def install_end(module: ModuleType) -> None:
-    """Wrap the end of a server: its HTTP front end then ends by the signal that it got, and runs no exits."""
-    after(module.MPCacheServer, "close", _ends)
 
 
 def describe(instruments: dict[str, str] | None = None, **more: Any) -> None:
@@ -132,10 +127,6 @@ def _serves(_modules: Any, config: Any) -> None:
     enforced: dict[str, str] = {name: "key" if name in IN_KEY else "nobody" for name in fields}
     for side in ("writer", "reader"):
         recorder.identity(instance, side, fields, source="MPServerConfig", enforced_by=enforced)
-
-
-def _ends(*_: Any, **__: Any) -> None:
-    recorder.close()
 
 
 def _nothing(*_: Any, **__: Any) -> None:

@@ -25,7 +25,7 @@ PARTS = (
     ("lmcache.v1.distributed.storage_manager", "storage of LMCache", "storage", "install"),
     ("lmcache.v1.distributed.l1_manager", "first level of LMCache", "storage", "install_first_level"),
     (SERVER, "configuration of LMCache's server", "facts", "install"),
-    ("lmcache.v1.multiprocess.server", "end of LMCache's server", "facts", "install_end"),
+    ("lmcache.v1.multiprocess.server", "end of LMCache's server", "closing", "install"),
 )
 """Module of LMCache, what it is to us, and which function of which file here wraps it."""
 _installed = False

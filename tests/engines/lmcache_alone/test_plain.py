@@ -145,3 +145,21 @@ def test_the_bus_is_alive_all_the_time(plain: Played) -> None:
     assert rows(plain, query) == [(True, True)]
     ((ticks,),) = rows(plain, "SELECT count(*) FROM metric WHERE name = 'lmcache.l1.usage_ratio'")
     assert ticks > 3
+
+
+def test_at_its_end_nothing_is_locked_and_nothing_under_way(plain: Played) -> None:
+    query = (
+        "SELECT split_part(name, '.', -1), value FROM metric WHERE name LIKE 'lmcache_status.%' ORDER BY 1"
+    )
+    left = dict(rows(plain, query))
+    assert left.pop("total_object_count") >= 0
+    assert left == dict.fromkeys(
+        (
+            "active_prefetch_jobs",
+            "active_sessions",
+            "read_locked_count",
+            "temporary_count",
+            "write_locked_count",
+        ),
+        0.0,
+    )
