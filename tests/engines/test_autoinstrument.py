@@ -1,4 +1,4 @@
-"""Below `opentelemetry-instrument` vLLM's own spans are silenced, and we add none: in vLLM itself.
+"""Below `opentelemetry-instrument`: LMCache's server sends our spans; vLLM's are silenced and we add none.
 
 program ─► vllm.tracing.init_tracer(OWN) ─► a span of vLLM's ─► which receiver got it?
 """
@@ -8,11 +8,16 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from kvtrace.importer import import_files
 from kvtrace.launch import bootstrap
+from kvtrace.run import open_run
+from tests.engines import process
+from tests.engines.lmcache_alone import server
 from tests.unit.launch.launched import environment
 from tests.unit.sinks.otlp.receivers import http
 
@@ -90,3 +95,30 @@ def test_vllms_own_endpoint_gets_nothing_and_we_say_so_and_stay_out(
     (said,) = [line for line in done.stderr.splitlines() if "kvtrace" in line]
     assert "kvtrace makes no spans inside vLLM" in said
     assert "--otlp-traces-endpoint gets none" in said
+
+
+def test_lmcaches_server_sends_what_it_moved_as_spans(
+    python: Path, packages: Path, ours: Path, tmp_path: Path
+) -> None:
+    """No recording goes on: what the receiver got is imported, and says what the client was told."""
+    (tmp_path / "l2").mkdir()
+    rpc, page = server._free_ports(2)
+    command = server._command(server.Server(adapter=server.FS), python, rpc, page)
+    with http() as received, ExitStack() as ending:
+        settings = {
+            **server.ENVIRONMENT, "PYTHONPATH": f"{ours}:{packages}", "OTEL_METRICS_EXPORTER": "none",
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": received.url, "OTEL_LOGS_EXPORTER": "none",
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        }  # fmt: skip
+        words = [str(python), "-c", INSTRUMENT, *command]
+        child = process.start("server", words, folder=tmp_path, environment=settings)
+        ending.callback(process.stop, child)
+        server._wait(child, f"http://{server.LOCALHOST}:{page}/healthcheck")
+        said = server._play("plain", python, tmp_path, rpc, page)
+        process.stop(child)
+    assert said == {"from_l2": [server.CHUNKS, []]}
+    run = open_run(import_files([received.write(tmp_path / "spans.binpb")], tmp_path / "run").run)
+    names = run.sql("SELECT DISTINCT name FROM span WHERE name LIKE 'kv.%' ORDER BY 1")["name"].to_list()
+    assert names == ["kv.load", "kv.lookup", "kv.store"]
+    hops = "SELECT DISTINCT tier_from, tier_to FROM transfer WHERE request_id = 'below-1' AND op = 'load'"
+    assert ("disk", "host") in run.sql(hops).rows()

@@ -17,24 +17,37 @@ from typing import TYPE_CHECKING
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined] # it says so itself
 
 from kvtrace.instrument.autoinstrument import door
+from kvtrace.instrument.importing import when_imported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+    from types import ModuleType
     from typing import Any
 
 _LOG = logging.getLogger("kvtrace")
-_LMCACHE = "kvtrace.instrument.lmcache"
+_LMCACHE = {"lmcache": "kvtrace.instrument.lmcache.plugin"}
+_LIBRARIES = {
+    "mooncake": "kvtrace.instrument.mooncake",
+    "nixl": "kvtrace.instrument.nixl",
+    "nixl_cu12": "kvtrace.instrument.nixl",
+    "nixl_cu13": "kvtrace.instrument.nixl",
+    "nixl_rocm": "kvtrace.instrument.nixl",
+}
+"""What a script imports -> what wraps it then, and what it does there is recorded or becomes spans."""
 
 
 class KvtraceInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped there
-    """Scripts: scopes of `kvtrace.request`, calls of `@kvtrace.transfer`, copies of torch inside them."""
+    """Scripts: scopes of `kvtrace.request`, calls of `@kvtrace.transfer`, copies of torch inside them.
+
+    Transfers that a script makes by Mooncake's and NIXL's Python APIs, too.
+    """
 
     def instrumentation_dependencies(self) -> Collection[str]:
         """None: what a script uses of kvtrace is here."""
         return ()
 
     def _instrument(self, **kwargs: Any) -> None:
-        _guarded(lambda: door.enter("kvtrace", kwargs.get("tracer_provider"), scopes=True))
+        _guarded(lambda: _open("kvtrace", kwargs.get("tracer_provider"), _LIBRARIES))
 
     def _uninstrument(self, **_: Any) -> None:
         _guarded(lambda: door.leave("kvtrace"))
@@ -48,15 +61,23 @@ class LMCacheInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped the
         return ()
 
     def _instrument(self, **kwargs: Any) -> None:
-        _guarded(lambda: _with_lmcache(kwargs.get("tracer_provider")))
+        _guarded(lambda: _open("kvtrace_lmcache", kwargs.get("tracer_provider"), _LMCACHE))
 
     def _uninstrument(self, **_: Any) -> None:
         _guarded(lambda: door.leave("kvtrace_lmcache"))
 
 
-def _with_lmcache(provider: Any) -> None:
-    if door.enter("kvtrace_lmcache", provider, scopes=False):
-        import_module(_LMCACHE).install()
+def _open(user: str, provider: Any, libraries: dict[str, str]) -> None:
+    if door.enter(user, provider, scopes=user == "kvtrace"):
+        for library, ours in libraries.items():
+            when_imported(library, f"OpenTelemetry's way to {library}", _installer(ours))
+
+
+def _installer(ours: str) -> Callable[[ModuleType], None]:
+    def act(_library: ModuleType) -> None:
+        import_module(ours).install()
+
+    return act
 
 
 def _guarded(action: Callable[[], object]) -> None:
