@@ -77,9 +77,8 @@ def data(run: Run, *, bound_s: float = 60.0, most: int = 500) -> LockContract:
     place = pl.col("shown").replace_strict(order, return_dtype=pl.Int64)
     rows = told.with_columns(place=place).sort("place", "time_ns", "key", nulls_last=True)
     board = rows.group_by("invariant", maintain_order=True).agg(
-        pl.first("shown", "place", "detail", "request_id", "key", "time_ns"),
+        pl.first("shown", "place", "detail", "key", "time_ns"),
         violations=broken.sum(),
-        requests=pl.col("request_id").filter(broken).drop_nulls().n_unique(),
     )
     dots = rows.filter(broken, pl.col("time_ns").is_not_null()).sort("time_ns").head(most)
     ((first, last),) = run.connection().sql(_RECORDED).fetchall()
@@ -177,11 +176,10 @@ def table(frames: LockContract) -> Table | None:
             visible(row["detail"], 200),
             NONE if row["key"] is None else visible(row["key"], 24),
             f"{row['violations']:,}",
-            f"{row['requests']:,}" if row["requests"] else NONE,
             NONE if row["time_ns"] is None else f"{(row['time_ns'] - frames.start_ns) / 1e9:,.3f}",
         )
         for row in frames.board.iter_rows(named=True)
     ]
-    head = ("invariant", "status", "what was seen", "first key", "violations", "requests", "first, s")
+    head = ("invariant", "status", "what was seen", "first key", "violations", "first, s")
     caption = "The worst and first of each; kvtrace analyze lock_contract has every violation."
     return Table(head, tuple(rows), caption, names=4)

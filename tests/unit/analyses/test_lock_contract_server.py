@@ -232,7 +232,7 @@ def test_a_find_that_nobody_locked_is_a_violation(tmp_path: Path) -> None:
 
 
 def test_a_key_that_two_searches_asked_for_is_nobodys(tmp_path: Path) -> None:
-    run = reserved(tmp_path, search(2.3, 3, 8, request_id="q"), also="q")
+    run = reserved(tmp_path, search(2.3, 3, 8, request_id="q"), found=128, also="q")
     assert status(run, "reservation_all_or_nothing") == "inconclusive"
 
 
