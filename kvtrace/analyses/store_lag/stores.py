@@ -52,7 +52,9 @@ CREATE OR REPLACE TEMP TABLE offered AS
 WITH keyed AS (
     SELECT request_id,
         TRY_CAST(CASE WHEN count(tokens) = count(*) THEN sum(tokens) END AS BIGINT) AS keyed_tokens
-    FROM request_key WHERE coalesce(attempt, 1) = 1 GROUP BY request_id
+    -- A lookup's keys may have been told twice: by the server's hash log and by the server itself.
+    FROM (SELECT DISTINCT request_id, position, key_space, key, tokens
+        FROM request_key WHERE coalesce(attempt, 1) = 1) GROUP BY request_id
 ), asked AS (
     SELECT request_id, arg_min(found_tokens, start_ns) FILTER (found_tokens IS NOT NULL) AS found_tokens,
         bool_or(coalesce(reason = 'below_chunk', false)) AS below_chunk
