@@ -94,9 +94,8 @@ def _subscribe(settings: Settings, intake: Intake, found: Started) -> None:
     from kvtrace.sources.decoded import Options
 
     options = Options(keep_content=settings.keep_content, digest_key=secrets.token_bytes(32))
-    alone = len(settings.kv_events) == 1
-    wanted = [subscription(text) for text in dict.fromkeys(settings.kv_events)]
-    sources = [Published(f"kv-events {one.url}", options, alone) for one in wanted]
+    wanted = list(dict.fromkeys(subscription(text) for text in settings.kv_events))
+    sources = [Published(f"kv-events {one.url}", options, alone=len(wanted) == 1) for one in wanted]
     subscriber = Subscriber(
         zip(wanted, sources, strict=True), intake, max_message_bytes=settings.max_message_bytes
     )
