@@ -49,6 +49,7 @@ WITH most AS (
     SELECT e.*, row_number() OVER (PARTITION BY object ORDER BY time_ns, seq NULLS FIRST, list_position(
             ['reserved', 'written', 'locked', 'accessed', 'failed', 'unlocked', 'removed', 'expired'], event),
             reason) AS place,
+        event = 'failed' AND coalesce(mode = 'reserve', false) AS refused,
         coalesce(count, 1)::HUGEINT AS least_n,
         coalesce(count, CASE WHEN counted THEN coalesce(m.most, 1) ELSE 4294967296 END)::HUGEINT AS most_n,
         max(ttl_ns) FILTER (event = 'locked') OVER (PARTITION BY object)::HUGEINT AS read_ttl_ns
@@ -71,8 +72,8 @@ WITH most AS (
 ), parted AS (
     SELECT *, count(*) FILTER (event = 'locked' AND time_ns::HUGEINT - locked_ns > read_ttl_ns) OVER (
         PARTITION BY object, life ORDER BY place ROWS UNBOUNDED PRECEDING) AS session,
-        first_value(event) OVER (PARTITION BY object, life ORDER BY event IN ('accessed', 'failed'), place)
-            <> 'reserved' AS late
+        NOT first_value(event = 'reserved' OR refused) OVER (PARTITION BY object, life
+            ORDER BY event = 'accessed' OR event = 'failed' AND NOT refused, place) AS late
     FROM timed
 )
 SELECT *,
@@ -86,9 +87,9 @@ WINDOW earlier AS (
     PARTITION BY object, life, session ORDER BY place ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 """
 """States are those before the event. held_least: locks that are held for certain, held_most: that may be.
-late: the life does not begin with its reservation. known: something of the life was seen before. ran_out: an
-event is stamped after what it tells, by 5 ms at most (a lock of many keys), so a lock that seems to have 5 ms
-left may have had none."""
+late: the life does not begin with its reservation, or one that was refused. known: something of the life was
+seen before. ran_out: an event is stamped after what it tells, by 5 ms at most (a lock of many keys): a lock
+that seems to have 5 ms left may have had none."""
 
 _END = """
 CREATE OR REPLACE TEMP TABLE cache_end AS

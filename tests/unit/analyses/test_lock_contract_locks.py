@@ -149,6 +149,15 @@ def test_a_read_whose_lock_was_before_the_records_is_inconclusive(tmp_path: Path
     assert only(drawn(tmp_path, *rows), "read_within_ttl")[0] == "inconclusive"
 
 
+#  no room 1      read 5: it was never there, and nobody had locked it
+def test_a_read_of_what_had_found_no_room_is_a_read_without_a_lock(tmp_path: Path) -> None:
+    rows = [event("failed", 1, "q", mode="reserve", reason="l1_store"), asked("accessed", 5, "q")]
+    rows.append(event("failed", 5.01, "q", reason="l1_retrieve:not_found"))
+    run = drawn(tmp_path, *ONE, *READ, *rows)
+    assert status(run, "read_within_ttl") == "pass"
+    assert status(run, "read_only_what_was_locked") == "violated"
+
+
 def test_a_store_to_l2_that_could_not_read_is_no_reader_of_a_find(tmp_path: Path) -> None:
     run = drawn(tmp_path, *ONE, *READ, event("failed", 50, reason="l2_store:write_locked"))
     assert status(run, "read_within_ttl") == "pass"
