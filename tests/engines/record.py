@@ -125,6 +125,7 @@ def _take(spools: list[Path], raw: Path) -> None:
     (raw / "spool").mkdir()
     for spool in spools:
         shutil.copy(spool, raw / "spool")
+    require_private(raw)
 
 
 def _json_lines(path: Path) -> list[dict[str, object]]:
