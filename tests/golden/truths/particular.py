@@ -118,8 +118,9 @@ def the_first_request_after_the_kill_waits_for_its_lookup(recording: Recording) 
 
 
 def the_fourth_request_after_the_kill_waits_for_held_blocks(recording: Recording) -> None:
-    """Three finished requests hold their blocks for stores that never end."""
-    first, second, third, fourth, *_ = waits_after_the_kill_ns(recording)
-    assert fourth > 5 * SECOND
-    assert max(second, third) < 5 * SECOND
-    assert first > 0
+    """Three finished requests hold their blocks for stores that never end.
+
+    How long depends on when the workers' heartbeat notices: 3 to 14 s were seen, 0.1 s of those before.
+    """
+    _, second, third, fourth, *_ = waits_after_the_kill_ns(recording)
+    assert fourth > 2 * max(second, third)
