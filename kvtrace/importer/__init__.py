@@ -5,6 +5,7 @@
     reading.py   one input after the other into the staging area; runs.py for runs as inputs
     staging.py   what the decoders gave, on disk, until the whole is known; facts.py what joins need of it
     joining.py   names, duplicates, and what one source says is missing from another
+    events.py    one key event once; storage_calls.py, asked_keys.py: LMCache's calls and keys once
     writing.py   the joined rows, sorted, into the tables of the run
 
 The run is built beside its final place and renamed when it is whole. Rows pass through in batches; what

@@ -17,7 +17,7 @@ from kvtrace.sinks.parquet.arrow import conform
 from kvtrace.sources.losses import Loss
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from kvtrace.importer.staging import Staging
 
@@ -27,17 +27,20 @@ _UNKNOWN = "unknown"
 _ROUTER = "dynamo:engine:"
 
 
-def key_events(staging: Staging) -> Iterator[pa.Table]:
-    """Rows of `block` from files, without those that a native recording has; counts those at once."""
+def key_events(staging: Staging, parts: Iterable[tuple[str, pa.Table]]) -> Iterator[pa.Table]:
+    """Rows of `block` from files, without those that a native recording has; counts those at once.
+
+    `parts` are the rows with the input that each came from.
+    """
     native = _native(staging)
     owners, routed = _owners(staging, native), _routed(staging)
 
     def rows_of(source: str, rows: pa.Table) -> pa.Table:
         if source in owners:
-            return _owned(_rest(rows, _of(native, owners[source])), owners[source])
-        return _owned(rows, routed[source]) if source in routed else rows
+            return owned(_rest(rows, _of(native, owners[source])), owners[source])
+        return owned(rows, routed[source]) if source in routed else rows
 
-    return (rows_of(source, rows) for source, rows in staging.parts("block"))
+    return (rows_of(source, rows) for source, rows in parts)
 
 
 def _native(staging: Staging) -> pl.DataFrame:
@@ -124,7 +127,7 @@ def _rest(rows: pa.Table, native: pl.DataFrame) -> pa.Table:
     return rows.take(pa.array(fresh.to_arrow().cast(pa.int64())))
 
 
-def _owned(rest: pa.Table, owner: dict[str, str | None]) -> pa.Table:
+def owned(rest: pa.Table, owner: dict[str, str | None]) -> pa.Table:
     """The rows of a stream, with what is known of whose they are."""
     for column, value in owner.items():
         if value is None:

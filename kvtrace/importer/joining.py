@@ -4,11 +4,12 @@ naming.py           one request under all of its names
 duplicates.py       one span once
 contradictions.py   what one source says is missing from another
 transfers.py        one transfer of LMCache, as its client and its server saw it
+lookups.py          one lookup of LMCache, as its server's bus and its spans told it
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 
 from kvtrace.importer.contradictions import missing_spans
 from kvtrace.importer.duplicates import duplicates
+from kvtrace.importer.lookups import once
 from kvtrace.importer.naming import Names, resolve
 from kvtrace.importer.renaming import renamed
 from kvtrace.importer.transfers import Ties, tie, tied
@@ -59,9 +61,10 @@ def join(staging: Staging) -> Joined:
     asked = facts.table("asked").unique()
     extra, losses = duplicates(facts, staging.chunks())
     names = resolve(facts, asked)
-    lookups = facts.table("lookups").filter(~pl.col("row").is_in(pl.Series(extra).implode()))
+    lookups, told_twice, repeats = once(facts, extra)
     ties = tie(facts, extra)
-    losses += [*ties.losses, *missing_spans(facts, lookups, asked)]
+    ties = replace(ties, silenced=np.union1d(ties.silenced, told_twice))
+    losses += [*repeats, *ties.losses, *missing_spans(facts, lookups, asked)]
     return Joined(extra, names, _duplicate_drops(facts, lookups), losses, ties, [])
 
 

@@ -12,10 +12,12 @@ import polars as pl
 import pyarrow as pa
 
 from kvtrace import __version__, schema
+from kvtrace.importer.asked_keys import request_keys
 from kvtrace.importer.events import key_events
 from kvtrace.importer.gathering import gathered
 from kvtrace.importer.joining import Joined, joined_rows
 from kvtrace.importer.naming import aliases
+from kvtrace.importer.storage_calls import calls_once
 from kvtrace.schema.layout import RUN_FILE
 from kvtrace.schema.tables import TABLES
 from kvtrace.sinks.parquet.arrow import arrow_schema
@@ -75,9 +77,9 @@ def write_run(
         "span": write_sorted(joined_rows(staging, joined), staging.spans, folder / "span", scratch, run_id)
     }
     small: dict[str, Iterable[pa.Table]] = {
-        "block": key_events(staging),
+        "block": key_events(staging, calls_once(staging)),
         "metric": (rows for _, rows in staging.parts("metric")),
-        "request_key": [_request_keys(staging)],
+        "request_key": [request_keys(staging)],
         "alias": (names.to_arrow() for names in aliases(staging.facts, joined.names)),
         "identity": [_table("identity", list(staging.identities.values()))],
         "process": [_table("process", _processes(staging, staging.facts.table("processes")))],
@@ -102,24 +104,6 @@ def _table(table: str, rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_arrays(
         [pa.array([row.get(field.name) for row in rows], field.type) for field in target], schema=target
     )
-
-
-def _request_keys(staging: Staging) -> pa.Table:
-    """Keys of all lookups, each once; a request's lookups are its attempts, in time order.
-
-    Where several kinds of source tell of the same lookups, the one that knows most of a request's counts.
-    """
-    keys = staging.facts.table("keys")
-    told = keys.group_by("request_id", "key_space", "format").len()
-    most = told.sort("len", "format", descending=[True, False]).unique(
-        ["request_id", "key_space"], keep="first", maintain_order=True
-    )
-    keys = keys.join(most.drop("len"), on=["request_id", "key_space", "format"], how="semi", nulls_equal=True)
-    keys = keys.drop("format")
-    once = keys.unique(["request_id", "time_ns", "position", "key_space", "key"], keep="first")
-    attempt = pl.col("time_ns").rank("dense").over("request_id").cast(pl.Int64)
-    found: pa.Table = once.sort("request_id", "time_ns", "position").with_columns(attempt=attempt).to_arrow()
-    return found
 
 
 def _of_run(part: pa.Table, run_id: str) -> pa.Table:
