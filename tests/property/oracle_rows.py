@@ -137,13 +137,24 @@ def counting(spans: Sequence[Row]) -> list[Row]:
 
     A scheduler sees the whole of a transfer, from its decision to the report of its end, and no copy: where
     somebody nearer saw copies that began inside, those stay and get its times, else it stands for them.
+    Each observer of a transfer may have waited longer for it: the earliest submit is everybody's.
     """
     rows = [row for row in spans if row.get("end_ns") is None or row["end_ns"] >= row["start_ns"]]
     wholes = [whole for row in rows for whole in wholes_of(row, rows)]
     rows = [told(row, wholes_of(row, rows)) for row in rows if row not in wholes]
     return [
-        row for row in rows if not any(is_same_transfer(row, near) and is_nearer(near, row) for near in rows)
+        asked_first(row, rows)
+        for row in rows
+        if not any(is_same_transfer(row, near) and is_nearer(near, row) for near in rows)
     ]
+
+
+def asked_first(copy: Row, rows: Sequence[Row]) -> Row:
+    """The copy with the earliest submit that an observer of the same transfer knows."""
+    submits = known(
+        *(row.get("submit_ns") for row in (copy, *rows) if row is copy or is_same_transfer(copy, row))
+    )
+    return {**copy, "submit_ns": min(submits)} if submits else copy
 
 
 def wholes_of(copy: Row, rows: Sequence[Row]) -> list[Row]:
