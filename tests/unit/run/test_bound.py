@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,9 @@ def opened(path: Path) -> duckdb.DuckDBPyConnection:
 
 
 def catalog(connection: duckdb.DuckDBPyConnection) -> list[list[tuple[Any, ...]]]:
-    return [connection.sql(query).fetchall() for query in CATALOG]
+    """A view's text as its words: DuckDB writes EXCLUDE and REPLACE, which are sets, in any order."""
+    views, *others = (connection.sql(query).fetchall() for query in CATALOG)
+    return [[(name, sorted(re.findall(r"\w+|\W", sql)), comment) for name, sql, comment in views], *others]
 
 
 def kept() -> list[Path]:
