@@ -1,5 +1,5 @@
 -- Loads and stores as the observer nearest the copy saw them. The worker's shim, LMCache's client, its
--- server's bus and its own spans all see the same transfer: transfer_id ties them together, and per
+-- server's bus and its own spans all see the same transfer: transfer_id ties them together (see tie), and per
 -- (request, hop, transfer_id) the first of worker, server, client, scheduler, api, router stays.
 -- A row without transfer_id is a transfer of its own. Ranks are still apart here (see transfer).
 -- A scheduler sees no copy, only the whole from its decision to the report of the end. Where somebody nearer
@@ -9,13 +9,14 @@
 CREATE VIEW copy AS
 WITH moved AS (
     SELECT
-        run_id, op, request_id, transfer_id, name, start_ns, end_ns, submit_ns, usable_ns, queued_ns,
+        run_id, op, request_id, coalesce(t.transfer_id, s.transfer_id) AS transfer_id, name, start_ns, end_ns, submit_ns,
+        usable_ns, queued_ns,
         coalesce(tier_from, 'unknown') AS tier_from, coalesce(tier_to, 'unknown') AS tier_to,
         component, state_kind, purpose, tokens, bytes, blocks, attempt, outcome, reason, mode, identity_id, members,
-        engine, process, observer, rank, device, stream, clock, evidence, attribution,
-        trace_id, span_id, parent_span_id, attributes, bucket
-    FROM span
-    WHERE op IN ('load', 'store') AND (end_ns IS NULL OR end_ns >= start_ns)
+        engine, s.process, observer, rank, device, stream, clock, evidence, attribution,
+        trace_id, s.span_id, parent_span_id, attributes, bucket
+    FROM span s LEFT JOIN tie t ON t.span_id = s.span_id AND t.process IS NOT DISTINCT FROM s.process
+    WHERE op IN ('load', 'store') AND (end_ns IS NULL OR end_ns >= start_ns) AND t.moved_nothing IS NOT true
 ), whole AS (
     SELECT op, request_id, list({
         'process': process, 'span_id': span_id, 'submit_ns': coalesce(submit_ns, start_ns), 'usable_ns': usable_ns,
@@ -36,8 +37,8 @@ WITH moved AS (
     SELECT *, CASE WHEN outcome IN ('failed', 'unknown') THEN list_filter(around, lambda x:
         x.transfer_id = transfer_id AND x.usable_tokens IS NOT NULL)[1] END AS said
     FROM placed
-), seen AS (
-    SELECT t.* EXCLUDE (around, said) REPLACE (
+), raised AS (
+    SELECT t.* EXCLUDE (around) REPLACE (
         CASE WHEN t.said IS NULL THEN t.outcome ELSE t.said.outcome END AS outcome,
         CASE WHEN t.said IS NULL THEN t.attributes
             ELSE map_concat(t.attributes, map {'usable_tokens': t.said.usable_tokens}) END AS attributes,
@@ -48,6 +49,8 @@ WITH moved AS (
     FROM told t
     WHERE t.observer IS DISTINCT FROM 'scheduler' OR NOT EXISTS (
         SELECT 1 FROM covered c WHERE c.span_id = t.span_id AND c.process IS NOT DISTINCT FROM t.process)
+), seen AS (
+    SELECT * EXCLUDE (said) FROM raised  -- one at a time: DuckDB prints several in any order
 ), ranked AS (
     SELECT
         * REPLACE (

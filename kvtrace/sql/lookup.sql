@@ -1,6 +1,7 @@
 -- One row an actual inquiry, however often the scheduler asked meanwhile (attributes count the calls).
--- The cache that answers sees the same inquiry: its row, begun inside the scheduler's, is not a second one,
--- but what only the cache knows (the tiers) is taken from it.
+-- The cache that answers sees the same inquiry: its row, begun or ended inside the scheduler's (an eager
+-- prefetch asks before the scheduler does), is not a second one, but what only the cache knows (the tiers) is
+-- taken from it.
 CREATE VIEW lookup AS
 WITH inquiry AS (
     SELECT *, coalesce(end_ns, 9223372036854775807) AS stop_ns FROM span WHERE op = 'lookup'
@@ -12,7 +13,8 @@ WITH inquiry AS (
         a.process AS asker, a.span_id AS asked_span, i.process, i.span_id, i.start_ns, i.requested_tokens,
         i.found_tokens, i.found_by_tier, i.component, i.identity_id
     FROM inquiry i JOIN asked a ON i.request_id = a.request_id
-    WHERE i.observer IN ('worker', 'server', 'client') AND i.start_ns >= a.start_ns AND i.start_ns < a.stop_ns
+    WHERE i.observer IN ('worker', 'server', 'client') AND i.start_ns < a.stop_ns
+        AND (i.start_ns >= a.start_ns OR i.end_ns > a.start_ns AND i.end_ns <= a.stop_ns)
 ), told AS (
     SELECT
         asker AS process, asked_span AS span_id, arg_max(requested_tokens, start_ns) AS requested_tokens,
@@ -27,7 +29,7 @@ SELECT
     coalesce(i.found_by_tier, t.found_by_tier) AS found_by_tier,
     i.predicted_tokens, coalesce(i.identity_id, t.identity_id) AS identity_id, i.attempt, i.outcome, i.reason,
     coalesce(i.component, t.component) AS component, i.engine, i.process, i.observer, i.rank, i.evidence,
-    i.attribution, i.trace_id, i.span_id, i.parent_span_id, i.attributes, i.bucket
+    i.attribution, i.trace_id, i.span_id, i.parent_span_id, i.attributes, i.bucket, i.members
 FROM inquiry i LEFT JOIN told t ON t.span_id = i.span_id AND t.process IS NOT DISTINCT FROM i.process
 WHERE NOT EXISTS (
     SELECT 1 FROM answered x WHERE x.span_id = i.span_id AND x.process IS NOT DISTINCT FROM i.process);

@@ -29,9 +29,10 @@ _PIECES = """
 CREATE OR REPLACE TEMP TABLE piece AS
 WITH own AS (
     SELECT request_id, members, process, start_ns, end_ns, start_ns AS asked_ns, end_ns AS done_ns,
-        CASE op WHEN 'lookup' THEN 'lookup' WHEN 'lock_wait' THEN 'lock' ELSE 'hold' END AS kind,
-        op <> 'hold' AS waits
-    FROM span WHERE op IN ('lookup', 'lock_wait', 'hold')
+        CASE op WHEN 'lock_wait' THEN 'lock' ELSE 'hold' END AS kind, op <> 'hold' AS waits
+    FROM span WHERE op IN ('lock_wait', 'hold')
+    UNION ALL
+    SELECT request_id, members, process, start_ns, end_ns, start_ns, end_ns, 'lookup', true FROM lookup
     UNION ALL
     SELECT request_id, members, process, start_ns, end_ns, coalesce(submit_ns, start_ns),
         coalesce(usable_ns, end_ns),

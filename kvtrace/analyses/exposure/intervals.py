@@ -154,7 +154,10 @@ WITH own AS (
     FROM copy
     UNION ALL
     SELECT op, reason, NULL, NULL, start_ns, end_ns, NULL, NULL, process, span_id, request_id, members
-    FROM span WHERE op IN ('queue', 'lookup', 'lock_wait')
+    FROM span WHERE op IN ('queue', 'lock_wait')
+    UNION ALL
+    SELECT 'lookup', reason, NULL, NULL, start_ns, end_ns, NULL, NULL, process, span_id, request_id, members
+    FROM lookup  -- the noun: a server's inquiry that its client gave up stays open, and nobody waits for it
 ), shared AS (
     SELECT * EXCLUDE (request_id, members), unnest(list_distinct(
         list_append(list_transform(members, lambda m: m.request_id), request_id))) AS request_id

@@ -229,3 +229,19 @@ def test_what_arrived_of_a_load_the_scheduler_knows_where_its_worker_does_not(tm
 def test_of_another_load_the_scheduler_says_nothing_about_this_one(tmp_path: Path) -> None:
     other = WHOLE | {"transfer_id": "a/load/1", "outcome": "failed", "attributes": {"usable_tokens": "0"}}
     assert _of_a(tmp_path / "run", other, INSIDE) == [("worker", 50, "unknown", None, "2")]
+
+
+def test_a_lookup_that_was_sent_before_the_scheduler_asked_is_the_same_inquiry(tmp_path: Path) -> None:
+    """LMCache's eager prefetch: server 5 |------| 28, scheduler 10 |----| 30."""
+    asked = {
+        "op": "lookup", "request_id": "a", "observer": "scheduler", "process": "core", "span_id": 1,
+        "start_ns": 10, "end_ns": 30,
+    }  # fmt: skip
+    answered = {
+        "op": "lookup", "request_id": "a", "observer": "server", "process": "cache", "span_id": 1,
+        "start_ns": 5, "end_ns": 28, "found_by_tier": {"host": 9},
+    }  # fmt: skip
+    earlier = answered | {"span_id": 2, "start_ns": 1, "end_ns": 4}
+    run = write_run(tmp_path / "run", span=[asked, answered, earlier])
+    query = "SELECT observer, start_ns, found_by_tier['host'] FROM lookup ORDER BY start_ns"
+    assert run.connection().sql(query).fetchall() == [("server", 1, 9), ("scheduler", 10, 9)]
