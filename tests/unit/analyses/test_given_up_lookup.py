@@ -26,7 +26,7 @@ def _run(path: Path) -> Run:
          "first_token_ns": START + 900 * MS},
         {"op": "queue", "reason": "policy", "end_ns": START + 400 * MS},
         {"op": "lookup", "start_ns": START + 10 * MS, "end_ns": START + 60 * MS, "outcome": "timeout"},
-        {"op": "lookup", "observer": "server", "process": "cache", "engine": "c", "start_ns": START + 12 * MS},
+        {"op": "lookup", "observer": "server", "process": "cache", "start_ns": START + 12 * MS},
     )  # fmt: skip
     spans = [scheduler | {"span_id": n, "start_ns": START} | row for n, row in enumerate(rows, 1)]
     return write_run(path, span=spans, process=[{"process": "cache", "last_ns": START + 5000 * MS}])
