@@ -74,12 +74,17 @@ WITH storing AS (
     SELECT DISTINCT a.request_id FROM asked a JOIN health h ON h.engine = a.engine
     WHERE h.reason IN ('degraded', 'down') AND h.start_ns <= a.end_ns
         AND coalesce(h.end_ns, 9223372036854775807) > a.end_ns
+), client AS (
+    SELECT DISTINCT engine FROM span
+    WHERE observer = 'client' AND op IN ('store', 'drop') AND engine IS NOT NULL
 ), lost AS (
-    SELECT coalesce(to_ns, 9223372036854775807) AS to_ns FROM loss
-    WHERE cause <> 'duplicate' AND (op IS NULL OR op IN ('store', 'drop'))
+    SELECT coalesce(to_ns, 9223372036854775807) AS to_ns,
+        coalesce(process IN (SELECT process FROM span WHERE observer = 'server'), false) AS of_server
+    FROM loss WHERE cause <> 'duplicate' AND (op IS NULL OR op IN ('store', 'drop'))
 ), asked_here AS (
     SELECT *, EXISTS (FROM moving) OR EXISTS (FROM brought) OR EXISTS (FROM waiting) AS observable,
-        coalesce((SELECT max(to_ns) FROM lost) >= start_ns, false) AS maybe_lost
+        coalesce((SELECT max(to_ns) FROM lost WHERE NOT (of_server AND engine IN (FROM client))) >= start_ns,
+            false) AS maybe_lost
     FROM asked
 ), facts AS (
     SELECT
@@ -143,9 +148,9 @@ def store_lag(run: Run) -> pl.DataFrame:
     never_stored is true when the request is over, no store of it ended well and none is open; false also
     where there was nothing to store: its keys were there, or its prompt has none. It is null where that
     cannot be told: the request or its store is still open, nobody in the run recorded stores, records of
-    stores after its arrival are missing, or a part of it was found there and its keys, which would say how
-    much there is to store, were not recorded. Output tokens have no keys before they are stored: they are not
-    counted as skipped.
+    stores after its arrival are missing (a cache server's count only where its client did not record), or a
+    part of it was found there and its keys, which would say how much there is to store, were not recorded.
+    Output tokens have no keys before they are stored: they are not counted as skipped.
 
     Columns:
         request_id: the request

@@ -165,6 +165,24 @@ def test_where_records_of_stores_may_be_missing_nobody_knows(
     assert only(drawn(tmp_path, *rows, loss=loss))["never_stored"] is never
 
 
+@pytest.mark.parametrize(("observer", "lost", "never"), [
+    ("client", "cache", True), ("client", "e0/worker", None),
+    ("client", None, None), ("server", "cache", None),
+])  # fmt: skip
+def test_what_a_server_lost_matters_only_where_its_client_did_not_record(
+    tmp_path: Path, observer: str, lost: str | None, never: object
+) -> None:
+    """The client gave a store up; the killed server, or the client's own process, ends without a mark."""
+    process = "cache" if observer == "server" else "e0/worker"
+    given_up = store(
+        60, 90, tokens=16, outcome="cancelled", reason="unhealthy", observer=observer, engine="e0",
+        process=process,
+    )  # fmt: skip
+    seen = scheduler("lookup", 1, 2, observer="server", process="cache", engine="cache", request_id="other")
+    loss = [{"process": lost, "cause": "unclean_end", "count": 1, "from_ns": 50}]
+    assert only(drawn(tmp_path, request(), given_up, seen, loss=loss))["never_stored"] is never
+
+
 def test_a_cache_that_is_down_at_the_finish_is_the_reason(tmp_path: Path) -> None:
     """Down in [50, 200): r0 finishes at 100."""
     down = scheduler("health", 50, 200, reason="down", request_id=None)
