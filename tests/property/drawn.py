@@ -135,9 +135,10 @@ def runs_and_shifts() -> st.SearchStrategy[tuple[Run, int]]:
 def is_cuttable(row: Row, run: Run) -> bool:
     """Closed, two ticks or more, and its meaning is only that it lasts.
 
-    A step's end may be a first token; a scheduler's load lends its times to the copies that begin inside.
+    A step's end may be a first token; a scheduler's load lends its times to the copies that begin inside, and
+    its inquiry stands for those of the cache that begin inside.
     """
-    if row["op"] in ("load", "store") and any(
+    if row["op"] in ("load", "store", "lookup") and any(
         span["op"] == row["op"] and span["observer"] == "scheduler" for span in run.spans
     ):
         return False

@@ -138,8 +138,10 @@ def counting(spans: Sequence[Row]) -> list[Row]:
     A scheduler sees the whole of a transfer, from its decision to the report of its end, and no copy: where
     somebody nearer saw copies that began inside, those stay and get its times, else it stands for them.
     Each observer of a transfer may have waited longer for it: the earliest submit is everybody's.
+    An inquiry that the scheduler waited for is its row alone, not those of the cache that it asked.
     """
     rows = [row for row in spans if row.get("end_ns") is None or row["end_ns"] >= row["start_ns"]]
+    rows = [row for row in rows if not is_answer(row, spans)]
     wholes = [whole for row in rows for whole in wholes_of(row, rows)]
     rows = [told(row, wholes_of(row, rows)) for row in rows if row not in wholes]
     return [
@@ -147,6 +149,23 @@ def counting(spans: Sequence[Row]) -> list[Row]:
         for row in rows
         if not any(is_same_transfer(row, near) and is_nearer(near, row) for near in rows)
     ]
+
+
+def is_answer(lookup: Row, rows: Sequence[Row]) -> bool:
+    """Whether it is what a cache saw of a scheduler's inquiry: begun, or at least ended, inside that."""
+    if lookup["op"] != "lookup" or lookup.get("observer") not in ("worker", "server", "client"):
+        return False
+    from_ns, to_ns = lookup["start_ns"], lookup.get("end_ns")
+    asked = [row for row in rows if row["op"] == "lookup" and row.get("observer") == "scheduler"]
+    inside = [
+        (row["start_ns"], FOREVER_NS if row.get("end_ns") is None else row["end_ns"])
+        for row in asked
+        if row.get("request_id") == lookup.get("request_id") is not None
+    ]
+    return any(
+        begin <= from_ns < stop or (to_ns is not None and from_ns < stop and begin < to_ns <= stop)
+        for begin, stop in inside
+    )
 
 
 def asked_first(copy: Row, rows: Sequence[Row]) -> Row:
