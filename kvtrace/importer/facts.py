@@ -177,7 +177,11 @@ class Facts:
         parents = spans.filter(pl.col("parent_span_id").is_not_null()).group_by("process", "parent_span_id")
         self.keep("parents", _named(parents.agg(low=pl.min("start_ns"), high=pl.max("start_ns")), processes))
         self.keep("own", spans.select("span_id").drop_nulls())
-        self.keep("servers", _named(spans.select(pl.col("process").unique()), processes))
+        exported = spans.filter(pl.Series(rows["trace_id"].is_valid().to_numpy()[server]))
+        senders = (
+            exported if exported.height else spans
+        )  # a server that was recorded inside exports nothing here
+        self.keep("servers", _named(senders.select(pl.col("process").unique()), processes))
         moved = server & holds(rows, "op", "load", "store", "drop")
         transfers = _select(rows, moved, first, "process", "transfer_id", "start_ns")
         number = pl.col("transfer_id").str.split("#").list.last().cast(pl.Int64, strict=False)

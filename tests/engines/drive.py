@@ -83,7 +83,7 @@ def complete(url: str, request_id: str, prompt: Prompt) -> Response:
     body = {
         "model": model.NAME,
         "prompt": prompt.text(),
-        "max_tokens": OUTPUT_TOKENS,
+        "max_tokens": prompt.answer_tokens or OUTPUT_TOKENS,
         "temperature": 0,
         "ignore_eos": True,
         "stream": True,
@@ -114,7 +114,7 @@ def complete(url: str, request_id: str, prompt: Prompt) -> Response:
         response_id=response_id,
         prompt=prompt.number,
         prompt_tokens=prompt.tokens,
-        max_tokens=OUTPUT_TOKENS,
+        max_tokens=prompt.answer_tokens or OUTPUT_TOKENS,
         status=answer.status,
         started_ns=started_ns,
         first_token_ns=first_token_ns,

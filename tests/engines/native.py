@@ -30,6 +30,8 @@ DELAY_S = 0.02
 DISTURBED_DELAY_S = 0.5
 """The same once clients leave: long enough to leave in the middle of one."""
 
+GROWING_ANSWER_TOKENS = 240
+"""So long that the three are at work at once, however quick the machine: two of them fit to the end."""
 GROWING_TOKENS = 1660
 """Three such prompts fill the pool of 39 blocks; with the fifth token of its answer each wants one more."""
 
@@ -86,7 +88,12 @@ def disturbed(client: Client) -> None:
     copies.wait_until_idle(6)
     leave(client.url, LEFT_STORING, plain(20)[0], lambda: copies.under_way(stores=True))
     copies.wait_until_idle(7)
-    client.ask_at_once(*[Prompt(number=number, tokens=GROWING_TOKENS) for number in (30, 31, 32)])
+    client.ask_at_once(
+        *[
+            Prompt(number=number, tokens=GROWING_TOKENS, answer_tokens=GROWING_ANSWER_TOKENS)
+            for number in (30, 31, 32)
+        ]
+    )
     copies.wait_until_idle()
 
 

@@ -18,6 +18,8 @@ class Prompt:
     tokens: int = TOKENS
     shares: int = 0
     shared_tokens: int = 0
+    answer_tokens: int | None = None
+    """How long the answer is; the usual length where it is not said."""
 
     def text(self) -> str:
         """The words, separated by blanks."""

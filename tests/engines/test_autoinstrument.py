@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import subprocess
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -115,6 +116,11 @@ def test_lmcaches_server_sends_what_it_moved_as_spans(
         ending.callback(process.stop, child)
         server._wait(child, f"http://{server.LOCALHOST}:{page}/healthcheck")
         said = server._play("plain", python, tmp_path, rpc, page)
+        deadline = time.monotonic() + 30
+        while (
+            not received.bodies and time.monotonic() < deadline
+        ):  # spans leave in batches, every few seconds
+            time.sleep(0.1)
         process.stop(child)
     assert said == {"from_l2": [server.CHUNKS, []]}
     run = open_run(import_files([received.write(tmp_path / "spans.binpb")], tmp_path / "run").run)

@@ -78,8 +78,10 @@ vLLM kills its own EngineCore when it stops, now and then before it can say that
 """
 
 
-def nothing_was_lost(recording: Recording) -> None:
-    assert recording.rows(LOST) == []
+def nothing_was_lost(recording: Recording, *, at_once: bool = False) -> None:
+    """Where requests overlap, LMCache's own tracer may lose a session's root span: that one loss is its own."""
+    lost = recording.rows(LOST)
+    assert lost == [] or (at_once and [row[:2] for row in lost] == [("unclean_end", None)])
 
 
 def the_killed_server_lost_spans(recording: Recording) -> None:
