@@ -79,7 +79,7 @@ vLLM kills its own EngineCore when it stops, now and then before it can say that
 
 
 def nothing_was_lost(recording: Recording, *, at_once: bool = False) -> None:
-    """Where requests overlap, LMCache's own tracer may lose a session's root span: that one loss is its own."""
+    """Where requests overlap, LMCache's own tracer may lose a session's root span, no more."""
     lost = recording.rows(LOST)
     assert lost == [] or (at_once and [row[:2] for row in lost] == [("unclean_end", None)])
 
