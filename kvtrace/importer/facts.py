@@ -265,8 +265,8 @@ def _attribute(maps: pa.ChunkedArray, name: str) -> pl.Series:
 def _hashes(rows: pa.Table) -> npt.NDArray[np.uint64]:
     """A hash of (trace_id, span_id) a row.
 
-    Of (process, span_id) for our instruments' rows without a trace, of (name, span_id) where a source says
-    neither (arrowing.py made the id). 0 where an id is missing: such a row can be no duplicate.
+    Of (process, span_id) for rows without a trace, which our instruments saw or were told, of (name, span_id)
+    where a source says neither (arrowing.py made the id). 0 where an id is missing: it is no duplicate.
     """
     if "span_id" not in rows.column_names:
         return np.zeros(rows.num_rows, np.uint64)
@@ -277,7 +277,7 @@ def _hashes(rows: pa.Table) -> npt.NDArray[np.uint64]:
     for column in ("name", "process", "trace_id"):
         codes, texts = words(rows, column)
         hashes = np.append(pl.Series(texts, dtype=pl.String).hash().to_numpy(), np.uint64(0))
-        ours = anonymous if column == "name" else holds(rows, "evidence", "shim")
+        ours = anonymous if column == "name" else holds(rows, "evidence", "shim", "native", "derived")
         given = codes >= 0 if column == "trace_id" else (codes >= 0) & ours
         found = np.where(given, hashes[codes] ^ spread | np.uint64(1), found)
     return np.where(span.is_valid().to_numpy(), found, np.uint64(0))

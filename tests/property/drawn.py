@@ -136,8 +136,13 @@ def is_cuttable(row: Row, run: Run) -> bool:
     """Closed, two ticks or more, and its meaning is only that it lasts.
 
     A step's end may be a first token; a scheduler's load lends its times to the copies that begin inside, and
-    its inquiry stands for those of the cache that begin inside.
+    its inquiry stands for those of the cache that begin inside. All rows of a transfer have its first submit.
     """
+    if row.get("transfer_id") is not None and any(
+        span.get("transfer_id") == row["transfer_id"] and span.get("submit_ns") is not None
+        for span in run.spans
+    ):
+        return False
     if row["op"] in ("load", "store", "lookup") and any(
         span["op"] == row["op"] and span["observer"] == "scheduler" for span in run.spans
     ):
