@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from kvtrace.importer.facts import holds, origins
+from kvtrace.importer.columns import holds, origins
 from kvtrace.importer.naming import Names, by_overlap, known_meaning
 from kvtrace.sources.dialects.columns import ID_KIND
 

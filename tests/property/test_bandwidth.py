@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from kvtrace.analyses.bandwidth import bandwidth, speeds
 from kvtrace.analyses.bandwidth.fitting import alone
@@ -67,6 +67,7 @@ def test_when_it_was_changes_nothing(rows: list[Transfer], later: int) -> None:
 
 
 @cases(100)
+@example([(143, 20, 3), (413, 20, 3), (20, 20, 8)])
 @given(transfers)
 def test_bytes_over_busy_time_and_overlap_are_those_of_a_plain_count(rows: list[Transfer]) -> None:
     moved = frame(rows)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from kvtrace.instrument.vllm import pool_checks
 from tests.property.test_exposure import cases
@@ -123,7 +123,19 @@ def played(actions: list[tuple[Any, ...]]) -> World:
         return world
 
 
+UNSEEN = [
+    ("start", 3, 3),
+    ("pin", 4),
+    ("unpin", 4, 2, False),
+    ("pin", 4),
+    ("finish", 1, True),
+    ("unpin", 4, 3, False),
+]
+"""The connector gives back, unseen, what the running request's own reference stands in for."""
+
+
 @cases(300)
+@example(UNSEEN)
 @given(ACTIONS)
 def test_no_right_order_of_taking_and_giving_back_is_a_violation(actions: list[tuple[Any, ...]]) -> None:
     assert played(actions).told.table("block") == []

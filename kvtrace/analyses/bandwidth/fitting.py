@@ -43,12 +43,14 @@ def alone(took_ns: npt.NDArray[np.int64], size: npt.NDArray[np.int64], confidenc
         return ratio(took_ns, size, confidence)
     chosen = even_choice(took_ns, size)
     some_ns, some = took_ns[chosen].astype(np.float64), size[chosen].astype(np.float64)
-    line = stats.theilslopes(some_ns, some, alpha=confidence)
+    with np.errstate(invalid="ignore"):  # few sizes and equal times: scipy's variance is then below 0
+        line = stats.theilslopes(some_ns, some, alpha=confidence)
+    is_told = len(took_ns) >= FEWEST and np.isfinite([line.low_slope, line.high_slope]).all()
     if line.slope <= 0:
-        known = len(took_ns) >= FEWEST and line.high_slope > 0
+        known = is_told and line.high_slope > 0
         return Speed(None, 1e9 / line.high_slope if known else None)
     low = high = None
-    if len(took_ns) >= FEWEST:
+    if is_told:
         low = 1e9 / line.high_slope
         high = 1e9 / line.low_slope if line.low_slope > 0 else None
     return Speed(1e9 / line.slope, low, high, float(np.median(some_ns - line.slope * some)))

@@ -97,11 +97,19 @@ class PoolChecks:
                 self._short(block, number)
 
     def _short(self, block: Any, number: int) -> None:
-        """A held block has fewer references than holds."""
-        if number in self.holds.pins:  # the connector's own, in a call that nobody wraps
+        """A held block has fewer references than holds.
+
+        The connector's own go first: it may have given some back in calls that nobody wraps, unseen as long
+        as another's reference stood in for them.
+        """
+
+        def is_short(holders: list[Hold]) -> bool:
+            return block.ref_cnt < len(holders) - (self.releasing in holders)
+
+        while number in self.holds.pins and is_short(self.holds.holders.get(number, [])):
             self.holds.unpin((block,), recorder.now())
         holders = self.holds.holders.get(number, [])
-        if block.ref_cnt < len(holders) - (self.releasing in holders):
+        if is_short(holders):
             self._broken("freed_twice", number, holders[0])
 
     def _broken(self, reason: str, number: int, hold: Hold | None) -> None:
