@@ -39,8 +39,9 @@ LEFT_LOADING = "left-loading"
 LEFT_STORING = "left-storing"
 """Ids of the two requests whose clients leave while their state is copied."""
 
-SETTLE_S = 2.0
-"""vLLM may kill its EngineCore at once when it stops: by then the last requests are in the spool."""
+QUIET_S = 2.0
+"""vLLM may kill its EngineCore at once when it stops: what is written for so long is in the spool, its mark too."""
+SETTLE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def play(
         with running(configuration, folder=folder, python=python) as stack:
             client = drive.Client(stack.vllm_url, folder / "responses.jsonl")
             scenario(client)
-            time.sleep(SETTLE_S)
+            _settle(folder / NATIVE)
             died = dies and stack.engine_died(timeout_s=60)
             counters = {} if died else _counters(stack)
         if configuration.kvtrace:
@@ -141,6 +142,20 @@ def play(
         return Played(out, client, counters, died, _times(folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _settle(run: Path) -> None:
+    """Until no process writes to its spool any more: copies go on after their request was answered."""
+    deadline = time.monotonic() + SETTLE_S
+    quiet_since, before = time.monotonic(), _written(run)
+    while time.monotonic() < min(deadline, quiet_since + QUIET_S):
+        time.sleep(0.1)
+        if (now := _written(run)) != before:
+            quiet_since, before = time.monotonic(), now
+
+
+def _written(run: Path) -> dict[Path, int]:
+    return {path: path.stat().st_size for path in (run / "spool").glob("*") if path.is_file()}
 
 
 def _times(folder: Path) -> list[dict[str, int]]:
