@@ -40,7 +40,7 @@ LEFT_STORING = "left-storing"
 """Ids of the two requests whose clients leave while their state is copied."""
 
 QUIET_S = 2.0
-"""vLLM may kill its EngineCore at once when it stops: what is written for so long is in the spool, its mark too."""
+"""vLLM may kill its EngineCore at once when it stops: after so long all is in the spool, its mark too."""
 SETTLE_S = 60.0
 
 
