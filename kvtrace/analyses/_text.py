@@ -7,6 +7,7 @@ A name that came from outside may hold control characters or text that turns the
 from __future__ import annotations
 
 import unicodedata
+from datetime import UTC, datetime
 
 NOT_OBSERVED = "not observed"
 NONE = "\N{EN DASH}"
@@ -58,6 +59,16 @@ def duration(ns: float | None) -> str:
         if size < limit:
             return f"{digits(ns / scale)} {unit}"
     return f"{digits(ns / 3600e9)} h"
+
+
+def utc(time_ns: int) -> str:
+    """A unix time as ISO 8601 in UTC, to the nanosecond: a float would round it."""
+    seconds, rest_ns = divmod(time_ns, 1_000_000_000)
+    try:
+        moment = datetime.fromtimestamp(seconds, tz=UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ns} ns"
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest_ns:09d}Z"
 
 
 def count(number: float | None) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+
+from kvtrace.analyses._text import utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,8 +93,9 @@ def inventory(run: Run) -> pl.DataFrame:
         rows += connection.sql(query).fetchall()
     first_ns, last_ns = connection.sql(_TIMES).fetchall()[0]
     if first_ns is not None:
-        rows += [("time", "first_ns", first_ns, _iso(first_ns)), ("time", "last_ns", last_ns, _iso(last_ns))]
-        rows.append(("time", "duration_ns", last_ns - first_ns, None))
+        rows += [("time", "first_ns", first_ns, utc(first_ns)), ("time", "last_ns", last_ns, utc(last_ns))]
+        duration_ns = last_ns - first_ns
+        rows.append(("time", "duration_ns", duration_ns if duration_ns < 2**63 else None, None))
     for query in (_ROWS, _ALIASES, _LOSSES):
         rows += connection.sql(query).fetchall()
     dropped = run.meta.get("content_dropped") or {}
@@ -134,13 +136,3 @@ def _text(value: Any) -> str:
 def _described(facts: Any) -> dict[str, Any]:
     """An engine's entry, whether it is an object or only a version."""
     return dict(facts) if isinstance(facts, dict) else {"version": str(facts)}
-
-
-def _iso(time_ns: int) -> str:
-    """ISO 8601 in UTC, to the nanosecond: a float would round it."""
-    seconds, rest_ns = divmod(time_ns, 1_000_000_000)
-    try:
-        moment = datetime.fromtimestamp(seconds, tz=UTC)
-    except (OverflowError, ValueError, OSError):
-        return f"{time_ns} ns"
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest_ns:09d}Z"
