@@ -1,0 +1,308 @@
+"""Chrome traces of PyTorch's profiler: copies are rows, and a request's only along call, thread and range.
+
+range   |--- kvtrace:req-7:load ---|
+call        |cudaMemcpyAsync| 41
+copy             41 ..|=======|
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kvtrace.importer.formats import decoders, format_of
+from kvtrace.sources import kineto
+from kvtrace.sources.kineto import document
+from tests.samples import SAMPLES
+from tests.unit.sources.given import Found, decoded, recorded
+from tests.unit.sources.profilers import BASE_NS, annotation, call, copy, event, trace
+
+RECORDED = Path(__file__).parent / "recorded"
+
+
+def read(*events: str, **document: Any) -> Found:
+    found = decoded(kineto, trace(*events, **document))
+    assert found.losses == []
+    return found
+
+
+def copies(found: Found) -> list[dict[str, Any]]:
+    return found.table("span", clock="gpu")
+
+
+def only(*events: str, **document: Any) -> dict[str, Any]:
+    (row,) = copies(read(*events, **document))
+    return row
+
+
+def said(row: dict[str, Any]) -> dict[str, str]:
+    return {entry["key"]: entry["value"] for entry in row["attributes"]}
+
+
+def test_a_copy_is_a_load_on_the_devices_clock_with_its_call_as_submit() -> None:
+    row = only(call(1000, 41), copy(2001, 5003, 41))
+    assert (row["op"], row["tier_from"], row["tier_to"], row["outcome"]) == ("load", "host", "gpu", "ok")
+    assert (row["submit_ns"], row["start_ns"], row["end_ns"]) == (
+        BASE_NS + 1000, BASE_NS + 2001, BASE_NS + 5003,
+    )  # fmt: skip
+    assert (row["bytes"], row["device"], row["stream"], row["clock"]) == (4096, "cuda:0", "20", "gpu")
+    assert (row["process"], row["observer"], row["evidence"]) == ("host-a/514683", "worker", "native")
+    assert said(row) == {"correlation": "41", "launch": "cudaMemcpyAsync", "thread": "7", "pid": "514683"}
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "tier_from", "tier_to"),
+    [
+        ("Memcpy HtoD (Pageable -> Device)", "load", "host", "gpu"),
+        ("Memcpy DtoH (Device -> Pinned)", "store", "gpu", "host"),
+        ("Memcpy HtoA (Pinned -> Array)", "load", "host", "gpu"),
+        ("Memcpy DtoD (Device -> Device)", None, "gpu", "gpu"),
+        ("Memcpy HtoH (Pinned -> Pageable)", None, "host", "host"),
+        ("Memcpy PtoP (Device -> Device)", "load", "peer", "gpu"),
+        ("CopyHostToDevice", "load", "host", "gpu"),
+        ("CopyDeviceToHost", "store", "gpu", "host"),
+        ("Memcpy M2D (Host -> Device)", "load", "host", "gpu"),
+        ("Memcpy D2M (Device -> Host)", "store", "gpu", "host"),
+        ("Memcpy <unknown> (Unknown -> Unknown)", None, "unknown", "unknown"),
+    ],
+)
+def test_the_name_of_a_copy_says_its_way(name: str, op: str | None, tier_from: str, tier_to: str) -> None:
+    row = only(event("gpu_memcpy", name, 10, 5, pid=0, tid=20, device=0, stream=20, bytes=1))
+    assert (row.get("op"), row["tier_from"], row["tier_to"]) == (op, tier_from, tier_to)
+
+
+def test_a_copy_between_devices_is_on_the_one_that_receives() -> None:
+    row = only(copy(10, 20, 1, "PtoP", device=None, fromDevice=1, inDevice=1, toDevice=2))
+    assert (row["device"], said(row)["from_device"]) == ("cuda:2", "cuda:1")
+
+
+def test_times_are_whole_nanoseconds_where_floats_are_none() -> None:
+    far = 88_511_388_202_755_003  # ns after the base: as us in a float64 the next neighbours are 16 ns away
+    row = only(copy(far, far + 1, 1))
+    assert (row["start_ns"], row["end_ns"]) == (BASE_NS + far, BASE_NS + far + 1)
+
+
+def test_copies_of_one_moment_are_all_kept() -> None:
+    same = copy(100, 200, 1)
+    found = copies(read(same, same, copy(100, 200, 2), copy(150, 250, 3)))
+    assert len(found) == 4
+    assert len({row["span_id"] for row in found}) == 4
+    again = copies(read(same, same, copy(100, 200, 2), copy(150, 250, 3)))
+    assert [row["span_id"] for row in again] == [row["span_id"] for row in found]
+
+
+def test_a_scope_around_the_call_names_the_request_even_when_the_copy_is_later() -> None:
+    row = only(annotation("kvtrace:req-7:load", 1000, 2000), call(1500, 41), copy(9000, 9500, 41))
+    assert (row["request_id"], row["attribution"]) == ("req-7", "request")
+
+
+def test_a_scope_that_only_overlaps_the_copy_in_time_names_nobody() -> None:
+    row = only(annotation("kvtrace:req-7:load", 1000, 9999), call(500, 41), copy(2000, 3000, 41))
+    assert (row.get("request_id"), row["attribution"]) == (None, "aggregate")
+
+
+def test_a_scope_of_another_thread_names_nobody() -> None:
+    row = only(annotation("request:a", 0, 9999, tid=8), call(500, 41), copy(2000, 3000, 41))
+    assert row["attribution"] == "aggregate"
+
+
+def test_a_copy_without_its_call_names_nobody() -> None:
+    row = only(annotation("request:a", 0, 9999), copy(2000, 3000, 41))
+    assert (row["attribution"], row.get("submit_ns")) == ("aggregate", None)
+
+
+def test_the_innermost_scope_that_names_a_request_counts() -> None:
+    ranges = [
+        annotation("request:outer", 0, 1000), annotation("kvtrace:inner:load", 200, 400),
+        annotation("gpu_model_runner: forward", 500, 600), annotation("kvtrace:-:load", 700, 800),
+    ]  # fmt: skip
+    calls = {100: "outer", 200: "inner", 399: "inner", 400: "outer", 550: "outer", 750: "outer", 1000: None}
+    found = copies(
+        read(*ranges, *(call(at, at + 1) for at in calls), *(copy(5000, 6000, at + 1) for at in calls))
+    )
+    assert {int(said(row)["correlation"]) - 1: row.get("request_id") for row in found} == calls
+
+
+def test_scopes_that_begin_or_end_with_one_another_keep_their_order() -> None:
+    ranges = [annotation("request:in", 100, 200), annotation("request:out", 100, 300),
+              annotation("request:next", 300, 400), annotation("request:none", 350, 350)]  # fmt: skip
+    calls = {100: "in", 200: "out", 300: "next", 350: "next"}
+    found = copies(read(*ranges, *(call(at, at) for at in calls), *(copy(5000, 6000, at) for at in calls)))
+    assert {int(said(row)["correlation"]): row.get("request_id") for row in found} == calls
+
+
+def test_a_scope_of_several_requests_makes_its_copies_theirs_together() -> None:
+    row = only(annotation("kvtrace:a,b:store", 0, 100), call(50, 1), copy(60, 70, 1, "DtoH"))
+    assert [member["request_id"] for member in row["members"]] == ["a", "b"]
+    assert (row.get("request_id"), row["attribution"]) == (None, "operation")
+
+
+@pytest.mark.parametrize("op", ["load", "store"])
+def test_a_copy_that_stays_on_the_device_takes_the_operation_of_kvtraces_own_scope(op: str) -> None:
+    row = only(annotation(f"kvtrace:a:{op}", 0, 100), call(50, 1), copy(60, 70, 1, "DtoD"))
+    assert (row["op"], row["tier_from"], row["tier_to"]) == (op, "gpu", "gpu")
+
+
+def test_one_call_may_ask_for_many_copies() -> None:
+    found = copies(read(annotation("request:a", 0, 100), call(50, 1, "cudaMemcpyBatchAsync"),
+                        copy(60, 70, 1), copy(70, 80, 1)))  # fmt: skip
+    assert [row["request_id"] for row in found] == ["a", "a"]
+
+
+@pytest.mark.parametrize("sign", ["launch", "node"])
+def test_copies_of_a_cuda_graph_are_nobodys_and_say_so(sign: str) -> None:
+    name = "cudaGraphLaunch" if sign == "launch" else "cudaMemcpyAsync"
+    node = {"graph node id": 5} if sign == "node" else {}
+    found = read(annotation("kvtrace:a:load", 0, 100), call(50, 1, name), copy(60, 70, 1, **node))
+    (row,) = copies(found)
+    assert (row["attribution"], said(row)["cuda_graph"], row.get("request_id")) == ("aggregate", "true", None)
+    assert any("CUDA graphs" in note for note in found.notes)
+
+
+def test_a_graph_node_of_0_is_no_graph() -> None:
+    row = only(call(50, 1), copy(60, 70, 1, **{"graph id": 0, "graph node id": 0}))
+    assert "cuda_graph" not in said(row)
+
+
+def test_a_correlation_id_of_calls_of_two_threads_joins_none() -> None:
+    found = read(annotation("request:a", 0, 100), call(50, 1), call(60, 1, tid=9), copy(70, 80, 1))
+    (row,) = copies(found)
+    assert (row["attribution"], row.get("submit_ns")) == ("aggregate", None)
+    assert any("several threads" in note for note in found.notes)
+
+
+def test_a_copy_that_began_before_its_call_keeps_its_request_and_has_no_submit() -> None:
+    found = read(annotation("request:a", 0, 100), call(50, 1), copy(49, 80, 1))
+    (row,) = copies(found)
+    assert (row["request_id"], row.get("submit_ns")) == ("a", None)
+    assert any("before they were asked for" in note for note in found.notes)
+
+
+def test_a_trace_of_2021_has_its_own_words_and_unix_times() -> None:
+    start = 1_621_401_187_224_000_000
+    found = read(
+        event("Operator", "kvtrace:a:load", start, 900_000, tid="24572"),
+        event("Operator", "aten::copy_", start, 900_000, tid="24572"),
+        event("Runtime", "cudaMemcpyAsync", start + 1000, 1000, tid="24572", correlation=3),
+        event("Memcpy", "Memcpy HtoD (Pageable -> Device)", start + 2000, 5000, pid=0, tid="stream 7",
+              device=0, stream=7, correlation=3, bytes=64),
+        header={"schemaVersion": 1, "computeProperties": []},
+    )  # fmt: skip
+    (row,) = copies(found)
+    assert (row["start_ns"], row["request_id"], row["stream"]) == (start + 2000, "a", "7")
+    assert [row["name"] for row in found.table("span", clock="host")] == ["kvtrace:a:load"]
+
+
+def test_without_an_anchor_times_are_null_and_the_traces_own_are_kept() -> None:
+    found = read(call(40, 1), copy(50, 60, 1), header={"schemaVersion": 1, "deviceProperties": []})
+    (row,) = copies(found)
+    assert (row.get("start_ns"), row.get("end_ns"), row.get("submit_ns")) == (None, None, None)
+    assert (said(row)["trace_start_ns"], said(row)["trace_end_ns"]) == ("50", "60")
+    assert any("without unix times" in note for note in found.notes)
+
+
+def test_the_rank_and_the_host_are_what_the_trace_says() -> None:
+    found = read(copy(1, 2, 1), header={"schemaVersion": 1, "baseTimeNanoseconds": BASE_NS},
+                 footer='"distributedInfo": {"backend": "nccl", "rank": 3, "world_size": 8}')  # fmt: skip
+    (row,) = copies(found)
+    assert (row["rank"], row.get("process")) == (3, None)
+
+
+def test_what_is_not_kept_is_counted_by_kind() -> None:
+    found = read(event("kernel", "k", 1, 2), event("kernel", "k", 2, 2), event("cpu_op", "aten::mm", 1, 2))
+    assert found.rows.get("span", []) == []
+    (note,) = found.notes
+    assert "kernel (2), cpu_op (1)" in note
+
+
+@pytest.mark.parametrize("piece", [1, 7, 100, 1000])
+def test_pieces_of_any_size_give_the_same_rows(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "PIECE_BYTES", piece)
+    monkeypatch.setattr(document.Document.__init__, "__kwdefaults__", {"piece_bytes": piece})
+    nested = event("cpu_op", 'a "},{"b": [', 1, 2, list=[{"name": "x"}, {"ph": "X"}], text='}\\,{"')
+    events = [nested, call(40, 1), copy(50, 60, 1), nested, annotation("request:a", 30, 45), nested]
+    found = decoded(kineto, trace(*events, footer='"more": [{"a": 1}, {"b": 2}]'), piece=piece)
+    assert found.losses == []
+    (row,) = copies(found)
+    assert (row["request_id"], row["start_ns"]) == ("a", BASE_NS + 50)
+
+
+def test_a_trace_that_ends_inside_an_event_gives_those_before_and_says_so() -> None:
+    whole = trace(call(40, 1), copy(50, 60, 1), copy(70, 80, 2))
+    found = decoded(kineto, whole[: whole.rindex(b'"gpu_memcpy"')])
+    assert [row["start_ns"] for row in copies(found)] == [BASE_NS + 50]
+    assert found.lost() == {"unclean_end": 1}
+
+
+def test_a_compressed_trace_that_is_cut_gives_what_came_before(tmp_path: Path) -> None:
+    events = [copy(at * 10, at * 10 + 5, at) for at in range(3000)]
+    path = tmp_path / "t.json.gz"
+    packed = gzip.compress(trace(*events))
+    path.write_bytes(packed[: len(packed) // 2])
+    found = recorded(kineto, path)
+    assert 500 < len(copies(found)) < 3000
+    assert found.lost() == {"undecodable": 1, "unclean_end": 1}
+
+
+BAD = [
+    ('"ts": 50.000', '"ts": "50"', "impossible_time"), ('"ts": 50.000', '"ts": -5', "impossible_time"),
+    ('"ts": 50.000', '"ts": 1e400', "impossible_time"), ('"ts": 50.000', '"ts": null', "impossible_time"),
+    ('"ts": 50.000', '"ts": 9999999999999999999', "impossible_time"),
+    ('"dur": 0.010', '"dur": -1', "negative_duration"), ('"dur": 0.010', '"dur": {}', "impossible_time"),
+    ('"name": "Memcpy HtoD (Pinned -> Device)"', '"name": 5', "undecodable"),
+    ('"cat": "gpu_memcpy"', '"cat": ["gpu_memcpy"]', "undecodable"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("was", "becomes", "cause"), BAD)
+def test_an_event_with_a_value_that_is_none_is_counted_and_the_rest_stays(
+    was: str, becomes: str, cause: str
+) -> None:
+    bad = copy(50_000, 50_010, 1)
+    assert was in bad
+    found = decoded(kineto, trace(bad.replace(was, becomes), copy(70_000, 80_000, 2)))
+    assert [row["start_ns"] for row in copies(found)] == [BASE_NS + 70_000]
+    assert found.lost() == {cause: 1}
+
+
+@pytest.mark.parametrize("args", [{"bytes": -1, "correlation": "x", "stream": [], "device": True}, {}])
+def test_arguments_that_are_none_are_null_never_0(args: dict[str, Any]) -> None:
+    row = only(event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 10, 5, pid=0, tid=20, **args))
+    assert not {"bytes", "stream", "device", "submit_ns"} & row.keys()
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"[]", b'{"traceEvents": 5}', b"\xff" * 9, b'{"traceEvents": [' + b"[" * 100_000]
+)
+def test_what_is_no_trace_is_a_loss(text: bytes) -> None:
+    found = decoded(kineto, text)
+    assert not any(found.rows.values())
+    assert found.losses
+
+
+def test_no_other_sample_looks_like_a_trace_and_a_trace_like_no_other_format() -> None:
+    whole = trace(call(40, 1), copy(50, 60, 1))
+    assert [name for name, module in decoders().items() if module.looks_like(whole)] == [kineto.FORMAT]
+    others = [path for place in (SAMPLES, RECORDED) for path in place.rglob("*") if path.is_file()]
+    found = {path.name for path in others if kineto.looks_like(path.read_bytes()[: 1 << 16])}
+    assert found == {"kineto-cpu.json"}
+
+
+def test_a_trace_recorded_here_gives_its_annotations() -> None:
+    path = RECORDED / "kineto-cpu.json"
+    assert format_of(path) == kineto.FORMAT
+    found = recorded(kineto, path)
+    assert found.losses == []
+    events = json.loads(path.read_text())
+    base = events["baseTimeNanoseconds"]
+    ranges = {row["name"]: row for row in found.rows["span"]}
+    for each in events["traceEvents"]:
+        if each.get("cat") == "user_annotation":
+            start = base + round(each["ts"] * 1000)
+            assert abs(ranges[each["name"]]["start_ns"] - start) <= 1  # ours is exact, json's float is not
+    assert ranges["kvtrace:req-1:load"]["request_id"] == "req-1"
+    assert [m["request_id"] for m in ranges["kvtrace:req-2,req-3:store"]["members"]] == ["req-2", "req-3"]
+    assert {row["process"] for row in found.rows["span"]} == {"host-a/6408"}
