@@ -1,7 +1,7 @@
 """kvtrace collect: receives and polls what engines export while they run, and writes a run at the end.
 
     addresses.py   where it listens: this machine alone, or with a token; ports are not shared
-    otlp/          OTLP traces over gRPC and HTTP
+    otlp/          OTLP traces and metrics over gRPC and HTTP; logs are counted and dropped
     streams/       KV events: ZeroMQ subscriptions, gaps filled by replays, Dynamo's event plane
     pages/         metric pages and status pages, polled
     settings.py    what was asked for; starting.py starts it, or nothing

@@ -1,4 +1,4 @@
-"""Answers as OTLP says them: ExportTraceServiceResponse and google.rpc.Status, in protobuf and in JSON."""
+"""Answers as OTLP says them: a signal's own response and google.rpc.Status, in protobuf and in JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING
 
 from google.protobuf.any_pb2 import Any as AnyMessage
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 if TYPE_CHECKING:
     from kvtrace.collect.otlp.door import Answer
@@ -20,14 +19,16 @@ _RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
 
 def success(answer: Answer, *, text: bool = False) -> bytes:
     """All taken, or all but some."""
+    signal = answer.signal
     if text:
-        partial = {"rejectedSpans": str(answer.rejected), "errorMessage": answer.words}
+        partial = {signal.camel: str(answer.rejected), "errorMessage": answer.words}
         return json.dumps({"partialSuccess": partial} if answer.rejected else {}).encode()
-    said = ExportTraceServiceResponse()
+    said = signal.response()
     if answer.rejected:
-        said.partial_success.rejected_spans = answer.rejected
+        setattr(said.partial_success, signal.rejected, answer.rejected)
         said.partial_success.error_message = answer.words
-    return said.SerializeToString()
+    found: bytes = said.SerializeToString()
+    return found
 
 
 def status(message: str, *, text: bool = False, code: int = 0, details: bytes = b"") -> bytes:

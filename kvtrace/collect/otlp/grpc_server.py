@@ -1,4 +1,4 @@
-"""OTLP over gRPC: TraceService/Export with raw bodies, so that nothing is decoded before it is looked at.
+"""OTLP over gRPC: Export of every signal with raw bodies: nothing is decoded before it is looked at.
 
 gRPC itself bounds a message, also when it decompresses one; connections, streams and calls are bounded here.
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kvtrace.collect import addresses
 from kvtrace.collect.otlp import answers
 from kvtrace.collect.otlp.door import UNFINISHED
+from kvtrace.collect.otlp.signals import BY_CALL
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # a port that is taken is said by us, in one sentence
 import grpc  # after the variable, which it reads
@@ -20,8 +22,8 @@ import grpc  # after the variable, which it reads
 if TYPE_CHECKING:
     from kvtrace.collect.addresses import Address
     from kvtrace.collect.otlp.door import Door
+    from kvtrace.collect.otlp.signals import Signal
 
-EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 MAX_CONNECTIONS = 128
 MAX_CALLS = 16
 """Exports on their way in at once, of all connections: each may be as long as a message."""
@@ -77,7 +79,8 @@ class _Calls(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc ships no type
 
     def service(self, call: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         """How a call is answered, before its message is read; None: nothing of ours."""
-        if call.method != EXPORT:
+        signal = BY_CALL.get(call.method)
+        if signal is None:
             return None
         shown = {key: value for key, value in call.invocation_metadata or () if key == "authorization"}
         if not addresses.permitted(shown.get("authorization"), self._secret):
@@ -85,12 +88,12 @@ class _Calls(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc ships no type
             return grpc.stream_unary_rpc_method_handler(_stranger)
         with self._lock:
             self._open += 1
-        return grpc.unary_unary_rpc_method_handler(self._export)
+        return grpc.unary_unary_rpc_method_handler(partial(self._export, signal))
 
-    def _export(self, body: bytes, context: grpc.ServicerContext) -> bytes:
+    def _export(self, signal: Signal, body: bytes, context: grpc.ServicerContext) -> bytes:
         with self._lock:
             self._open -= 1
-        answer = self._door.admit(body, text=False)
+        answer = self._door.admit(body, text=False, signal=signal)
         if answer.judged.mistake is not None:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, answer.judged.mistake)
         if not answer.taken:

@@ -1,7 +1,8 @@
-"""OTLP over HTTP: POST /v1/traces, protobuf or JSON, gzip or plain, also in chunks; HTTP itself is uvicorn's.
+"""OTLP over HTTP: POST /v1/traces, /v1/metrics or /v1/logs, protobuf or JSON, gzip or plain, also in chunks.
 
-Everything that a client can stretch has an end: connections, the head of a request (HEAD_SECONDS), its body
-(BODY_SECONDS), its length before and after decompression, and all bodies on their way in together.
+HTTP itself is uvicorn's. Everything that a client can stretch has an end: connections, the head of a request
+(HEAD_SECONDS), its body (BODY_SECONDS), its length before and after decompression, and all bodies on their
+way in together.
 """
 
 from __future__ import annotations

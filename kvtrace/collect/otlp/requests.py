@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kvtrace.collect import addresses
 from kvtrace.collect.otlp import answers
 from kvtrace.collect.otlp.door import TOO_LONG, UNFINISHED
+from kvtrace.collect.otlp.signals import BY_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     Receive = Callable[[], Awaitable[dict[str, Any]]]
     Send = Callable[[dict[str, Any]], Awaitable[None]]
 
-PATH = "/v1/traces"
 TEXT, BINARY = "application/json", "application/x-protobuf"
 BODY_SECONDS = 30.0
 RECEIVING_BYTES = 64 << 20
@@ -53,15 +53,16 @@ class Requests:
         try:
             self._welcome(scope, headers)
             body = await self._body(receive, headers)
-            await _reply(send, 200, self._admit(body, is_text=is_text), is_text=is_text)
+            said = self._admit(body, scope["path"], is_text=is_text)
+            await _reply(send, 200, said, is_text=is_text)
         except RefusedError as refused:
             said = answers.status(str(refused), text=is_text)
             await _reply(send, refused.code, said, *refused.headers, is_text=is_text)
 
     def _welcome(self, scope: dict[str, Any], headers: dict[str, str]) -> None:
         """What can be said before the body is read."""
-        if scope["path"] != PATH:
-            raise RefusedError(404, f"only {PATH} is here")
+        if scope["path"] not in BY_PATH:
+            raise RefusedError(404, f"only {', '.join(BY_PATH)} are here")
         if scope["method"] != "POST":
             raise RefusedError(405, "exports are POSTed", (b"allow", b"POST"))
         if not addresses.permitted(headers.get("authorization"), self.secret):
@@ -121,8 +122,8 @@ class Requests:
         self.door.lose("dropped", TOO_LONG)
         raise RefusedError(413, f"an export is {self.max_message_bytes} bytes at most, decompressed")
 
-    def _admit(self, body: bytes, *, is_text: bool) -> bytes:
-        answer = self.door.admit(body, text=is_text)
+    def _admit(self, body: bytes, path: str, *, is_text: bool) -> bytes:
+        answer = self.door.admit(body, text=is_text, signal=BY_PATH[path])
         if answer.judged.mistake is not None:
             raise RefusedError(400, answer.judged.mistake)
         if not answer.taken:

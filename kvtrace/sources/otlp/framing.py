@@ -23,8 +23,8 @@ TARGET_BYTES = 8 * MIB
 _EMPTY_FRAMES = 1000
 """More empty frames in a row than a writer makes: zeros of a preallocated or damaged file."""
 _FIRST_BYTE = 0x0A
-"""resource_spans: every payload begins with it."""
-_BODY_STARTS = re.compile(rb'\s*\[?\s*\{\s*"resource_?[sS]pans"')
+"""resource_spans, resource_metrics: every payload begins with it."""
+_BODY_STARTS = re.compile(rb'\s*\[?\s*\{\s*"resource_?(?:[sS]pans|[mM]etrics)"')
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 

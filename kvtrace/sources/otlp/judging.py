@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 SUSPICIOUS_BYTES = MIB
 """A body up to this is read whatever it holds: 90 MiB at worst."""
 MAX_EMPTY = 100_000
-_EMPTY = (b"\x0a\x00", b"\x12\x00", b"\x4a\x00", b"\x5a\x00", b"\x6a\x00")
-"""Groups, spans, attributes, events, links without anything in them."""
+_EMPTY = tuple(bytes([number << 3 | 2, 0]) for number in (1, 2, 4, 5, 6, 7, 8, 9, 11, 13))
+"""Groups, spans, metrics, points, records, attributes, events, links without anything in them."""
 _EMPTY_TEXT = (b"{}", b"{ }", b"[]")
+HURTS = "a body of nothing but empty messages"
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """How many spans an export has and how many of them cannot be; else why it is none."""
+    """How many records (spans, points, log records) an export has, how many cannot be; or why it is none."""
 
-    spans: int = 0
+    records: int = 0
     impossible: int = 0
     mistake: str | None = None
 
 
 def judged(body: bytes, *, text: bool) -> Judged:
     """Look at one body: JSON text, or protobuf."""
-    if len(body) > SUSPICIOUS_BYTES:
-        if sum(map(body.count, _EMPTY_TEXT if text else _EMPTY)) > MAX_EMPTY:
-            return Judged(mistake="a body of nothing but empty messages")
-    elif not body.strip():
+    if hurts(body, text=text):
+        return Judged(mistake=HURTS)
+    if len(body) <= SUSPICIOUS_BYTES and not body.strip():
         return Judged(mistake="an empty body") if text else Judged()
     try:
         times = list(_text_times(body) if text else _times(body))
@@ -57,6 +57,16 @@ def judged(body: bytes, *, text: bool) -> Judged:
         not 0 < start <= LATEST_NS or end > LATEST_NS or (end < start and end != 0) for start, end in times
     )
     return Judged(len(times), bad)
+
+
+def hurts(body: bytes, *, text: bool) -> bool:
+    """Whether a body is made to take many times its size in memory."""
+    if len(body) <= SUSPICIOUS_BYTES:
+        return False
+    if text:
+        return sum(map(body.count, _EMPTY_TEXT)) > MAX_EMPTY
+    # no field begins with 0: what a 0 follows is a number, such as one of many counts of 64 bits
+    return sum(body.count(one) - body.count(one + b"\0") for one in _EMPTY) > MAX_EMPTY
 
 
 def _times(body: bytes) -> Iterator[tuple[int, int]]:

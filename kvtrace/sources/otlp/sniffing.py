@@ -1,14 +1,14 @@
-"""Which kind of OTLP trace file it is, by looking at its first bytes, never at its name.
+"""Which kind of OTLP file it is, by looking at its first bytes, never at its name.
 
 The names below are what `kind=` takes everywhere. Protobuf has no magic number, so the nested lengths
-are walked down to the first span: metrics and logs have the same outer shape.
+are walked down to the first span or metric: traces, metrics and logs have the same outer shape.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.sources.stream import ZSTD_MAGIC
+from kvtrace.sources.stream import ZSTD_MAGIC, Limits, expand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,22 +19,34 @@ BODY = "otlp-proto-body"
 HEAD_BYTES = 1 << 16
 _LONGEST_FRAME = 1 << 28
 _LEN = 2
-_SPANS = 2  # the number of scope_spans in ResourceSpans, and of spans in ScopeSpans
-_RESOURCE_SPANS = (1, 2, 3)
+_ITEMS = 2  # the number of scope_spans in ResourceSpans, and of spans in ScopeSpans; of metrics the same
+_GROUP = (1, 2, 3)  # resource, the scopes, the schema's address
+_DATA = (5, 7, 9, 10, 11)  # of a metric: gauge, sum, histogram, exponential histogram, summary
+_TIMES = (2, 3)  # of every kind of point: from when, when
+SPANS_OF = (b'"resourceSpans"', b'"resource_spans"')
+METRICS_OF = (b'"resourceMetrics"', b'"resource_metrics"')
 
 
 def sniff(head: bytes) -> str | None:
-    """`otlp-json`, `otlp-proto-frames`, `otlp-proto-body`, or None when it is none of them."""
+    """`otlp-json`, `otlp-proto-frames`, `otlp-proto-body`, or None when it is none of them: of traces."""
+    return _sniff(head, SPANS_OF)
+
+
+def sniff_metrics(head: bytes) -> str | None:
+    """The same of metrics; a file that holds both is one of traces."""
+    return None if sniff(head) else _sniff(head, METRICS_OF)
+
+
+def _sniff(head: bytes, names: tuple[bytes, ...]) -> str | None:
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text[:1] in (b"{", b"["):
-        named = any(name in text for name in (b'"resourceSpans"', b'"resource_spans"'))
-        return JSON if named else None
-    if _is_body(head, whole=len(head) < HEAD_BYTES):
+        return JSON if any(name in text for name in names) else None
+    if _is_body(head, names, whole=len(head) < HEAD_BYTES):
         return BODY
-    return FRAMES if _is_framed(head) else None
+    return FRAMES if _is_framed(head, names) else None
 
 
-def _is_framed(head: bytes) -> bool:
+def _is_framed(head: bytes, names: tuple[bytes, ...]) -> bool:
     """Whether it is a 4-byte big-endian length and a body, as the Collector's file exporter writes."""
     at = 0
     while at + 5 <= len(head):
@@ -44,34 +56,52 @@ def _is_framed(head: bytes) -> bool:
             return False
         if length:
             if frame.startswith(ZSTD_MAGIC):  # the exporter compresses each message by itself
-                return True
+                opened = expand(frame, Limits()) if len(frame) == length else None
+                if not opened:
+                    return names is SPANS_OF
+                frame, length = opened, len(opened)
             if frame.lstrip()[:1] == b"{":
-                return sniff(frame) == JSON
-            return _is_body(frame, whole=len(frame) == length)
+                return _sniff(frame, names) == JSON
+            return _is_body(frame, names, whole=len(frame) == length)
         at += 4
     return False
 
 
-def _is_body(head: bytes, *, whole: bool) -> bool:
-    """Whether it is one ExportTraceServiceRequest; what is cut before the first span gets the benefit."""
+def _is_body(head: bytes, names: tuple[bytes, ...], *, whole: bool) -> bool:
+    """Whether it is one request of this signal; what is cut before the first span gets the benefit."""
     groups = 0
     for number, kind, group in _fields(head):
         if (number, kind) != (1, _LEN):
             return False
         for inner, inner_kind, content in _fields(group):
-            if inner not in _RESOURCE_SPANS or inner_kind != _LEN:
+            if inner not in _GROUP or inner_kind != _LEN:
                 return False
             groups += 1
-            for field in _fields(content) if inner == _SPANS else ():
-                if field[0] == _SPANS:
+            for field in _fields(content) if inner == _ITEMS else ():
+                if field[0] == _ITEMS and names is SPANS_OF:
                     return _is_span(field)
-    return groups > 0 and (not whole or _end(head) == len(head))
+                if field[0] == _ITEMS and _is_metric(field):
+                    return True
+    return names is SPANS_OF and groups > 0 and (not whole or _end(head) == len(head))
 
 
 def _is_span(field: tuple[int, int, bytes]) -> bool:
     """Whether a field is a message that begins with a trace id; metrics begin with a name, logs a time."""
     first = next(_fields(field[2]), (1, _LEN, b""))
-    return field[1] == _LEN and first[:2] == (1, _LEN) and len(first[2]) in (0, 8, 16)
+    is_id = first[:2] == (1, _LEN) and len(first[2]) in (0, 8, 16)
+    return field[1] == _LEN and is_id and not _is_metric(field)
+
+
+def _is_metric(field: tuple[int, int, bytes]) -> bool:
+    """Whether a field is a message with points, one of which has a time."""
+    return field[1] == _LEN and any(
+        named in _TIMES and how == 1
+        for number, kind, data in _fields(field[2])
+        if number in _DATA and kind == _LEN
+        for inner, inner_kind, point in _fields(data)
+        if (inner, inner_kind) == (1, _LEN)
+        for named, how, _ in _fields(point)
+    )
 
 
 def _end(head: bytes) -> int:

@@ -11,8 +11,9 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from kvtrace.collect.addresses import Address
 from kvtrace.collect.intake import Intake
 from kvtrace.collect.otlp.door import Door
-from kvtrace.collect.otlp.grpc_server import EXPORT, GrpcServer
+from kvtrace.collect.otlp.grpc_server import GrpcServer
 from kvtrace.collect.otlp.received import Otlp
+from kvtrace.collect.otlp.signals import TRACES
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.sdk.trace import TracerProvider
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def call(address: str, body: bytes, method: str = EXPORT, **options: object) -> bytes:
+def call(address: str, body: bytes, method: str = TRACES.call, **options: object) -> bytes:
     """One unary call with raw bytes."""
     with grpc.insecure_channel(address) as channel:
         answer: bytes = channel.unary_unary(method)(body, timeout=20, **options)
         return answer
 
 
-def refusal(address: str, body: bytes, method: str = EXPORT, **options: object) -> grpc.RpcError:
+def refusal(address: str, body: bytes, method: str = TRACES.call, **options: object) -> grpc.RpcError:
     """How a call is refused."""
     with pytest.raises(grpc.RpcError) as caught:
         call(address, body, method, **options)
@@ -94,10 +95,9 @@ def test_a_message_longer_than_the_limit_is_refused_and_counted(
     assert collecting.lost() == {"dropped": 1}
 
 
-@pytest.mark.parametrize("signal", ["metrics.v1.MetricsService", "logs.v1.LogsService"])
-def test_what_is_not_taken_is_said_to_be_unimplemented(tmp_path: Path, signal: str) -> None:
+def test_what_is_not_taken_is_said_to_be_unimplemented(tmp_path: Path) -> None:
     with collector(tmp_path, otlp_grpc=FREE) as collecting:
-        method = f"/opentelemetry.proto.collector.{signal}/Export"
+        method = "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export"
         refused = refusal(collecting.address("otlp-grpc"), b"", method)
     assert refused.code() is grpc.StatusCode.UNIMPLEMENTED
     assert collecting.report is not None

@@ -144,9 +144,10 @@ def test_what_cannot_be_taken_is_refused_in_the_words_of_otlp_and_counted(
 
 
 @pytest.mark.parametrize(
-    ("path", "method", "code"), [("/v1/metrics", "POST", 404), ("/", "POST", 404), ("/v1/traces", "GET", 405)]
+    ("path", "method", "code"),
+    [("/v1/profiles", "POST", 404), ("/", "POST", 404), ("/v1/traces", "GET", 405), ("/v1/logs", "GET", 405)],
 )
-def test_there_is_one_place_and_one_method(tmp_path: Path, path: str, method: str, code: int) -> None:
+def test_a_signal_has_one_place_and_one_method(tmp_path: Path, path: str, method: str, code: int) -> None:
     with collector(tmp_path, otlp_http=FREE) as collecting:
         assert post(collecting.address("otlp-http"), b"", path=path, method=method)[0] == code
 

@@ -42,7 +42,7 @@ def test_every_recorded_file_belongs_to_exactly_one_format() -> None:
             said = [name for name, module in decoders().items() if module.looks_like(head)]
             own = format_of(path)
             assert len(said) + (own in OWN) <= 1, path
-            assert own is not None or path.name == "otlp-metrics.binpb", path
+            assert own is not None, path
 
 
 def test_events_that_the_engine_recorded_and_published_count_once(whole: ImportReport) -> None:

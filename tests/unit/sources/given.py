@@ -25,6 +25,9 @@ class Bytes:
     piece: int = 1 << 20
     losses: list[Undecodable] = field(default_factory=list)
 
+    def peek(self, size: int) -> bytes:
+        return self.content[:size]
+
     def read(self) -> bytes:
         found, self.content = self.content[: self.piece], self.content[self.piece :]
         return found

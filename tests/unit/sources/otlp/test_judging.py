@@ -30,7 +30,7 @@ def test_as_many_spans_are_impossible_as_are_set_aside_later(
     batch = json_lines.decode([body]) if is_text else protobuf.decode([body])
     lost = sum(loss.count for loss in to_words(batch, "x").losses) if batch.spans.num_rows else 0
     found = judged(body, text=is_text)
-    assert (found.spans, found.impossible, found.mistake) == (len(times), lost, None)
+    assert (found.records, found.impossible, found.mistake) == (len(times), lost, None)
 
 
 def nested(content: bytes, *fields: bytes) -> bytes:
@@ -68,4 +68,4 @@ def test_a_large_export_of_real_spans_is_no_bomb() -> None:
         span.attributes.add(key="kvtrace.op").value.string_value = "load"
     body = request.SerializeToString()
     assert len(body) > 1 << 20
-    assert judged(body, text=False).spans == 40_000
+    assert judged(body, text=False).records == 40_000

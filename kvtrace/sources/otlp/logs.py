@@ -1,0 +1,60 @@
+"""OTLP logs: what people and programs wrote. They are counted and dropped; nothing of them is looked at."""
+
+from __future__ import annotations
+
+import msgspec
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.logs.v1.logs_pb2 import LogsData
+
+from kvtrace.sources.otlp.json_attributes import MISTAKES
+from kvtrace.sources.otlp.json_lines import reason
+from kvtrace.sources.otlp.judging import HURTS, Judged, hurts
+from kvtrace.sources.otlp.protobuf_loop import CORRUPT
+
+NAME = "otlp.logs"
+"""What dropped log records are counted under."""
+
+
+class Scope(msgspec.Struct, gc=False, rename="camel"):
+    """Records of one scope, each as it is."""
+
+    log_records: list[msgspec.Raw] | None = None
+
+
+class Resource(msgspec.Struct, gc=False, rename="camel"):
+    """Records of one resource."""
+
+    scope_logs: list[Scope] | None = None
+
+
+class Body(msgspec.Struct, gc=False, rename="camel"):
+    """ExportLogsServiceRequest."""
+
+    resource_logs: list[Resource] | None = None
+
+
+_BODY = msgspec.json.Decoder(Body, strict=False)
+
+
+def judged(body: bytes, *, text: bool) -> Judged:
+    """How many records an export has; none of them is impossible, because none becomes a row."""
+    if hurts(body, text=text):
+        return Judged(mistake=HURTS)
+    if text and not body.strip():
+        return Judged(mistake="an empty body")
+    try:
+        return Judged(_count_text(body) if text else _count(body))
+    except DecodeError:
+        return Judged(mistake=CORRUPT)
+    except MISTAKES as error:
+        return Judged(mistake=reason(error))
+
+
+def _count(body: bytes) -> int:
+    groups = LogsData.FromString(body).resource_logs
+    return sum(len(scope.log_records) for group in groups for scope in group.scope_logs)
+
+
+def _count_text(body: bytes) -> int:
+    groups = _BODY.decode(body).resource_logs or ()
+    return sum(len(scope.log_records or ()) for group in groups for scope in group.scope_logs or ())
