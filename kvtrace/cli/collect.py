@@ -30,7 +30,7 @@ def collect(
     otlp_grpc: Annotated[
         str | None, Parameter(help="HOST:PORT for OTLP over gRPC; port 0: any free one.")
     ] = None,
-    otlp_http: Annotated[str | None, Parameter(help="HOST:PORT for OTLP over HTTP (/v1/traces, /v1/metrics).")] = None,
+    otlp_http: Annotated[str | None, Parameter(help="HOST:PORT for OTLP over HTTP (/v1/traces).")] = None,
     kv_events: Annotated[
         tuple[str, ...],
         Parameter(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kvtrace.sources import otlp_metrics
 from kvtrace.sources.otlp_metrics import judging
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_DELTA
 from tests.unit.sources.given import Found, decoded
 
 LAW = settings(deadline=None, max_examples=60)
@@ -137,7 +138,8 @@ def test_a_total_is_the_sum_of_all_changes_whatever_came_twice(
     for number, change in enumerate(changes):
         request = ExportMetricsServiceRequest()
         metric = request.resource_metrics.add().scope_metrics.add().metrics.add(name="hits")
-        metric.sum.aggregation_temporality, metric.sum.is_monotonic = 1, True
+        metric.sum.aggregation_temporality = AGGREGATION_TEMPORALITY_DELTA
+        metric.sum.is_monotonic = True
         metric.sum.data_points.add(
             start_time_unix_nano=NEAR + number, time_unix_nano=NEAR + number + 1, as_int=change
         )

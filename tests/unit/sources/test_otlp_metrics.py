@@ -18,6 +18,10 @@ from kvtrace.sources import otlp_metrics
 from kvtrace.sources.otlp_metrics import deltas, rows
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    AGGREGATION_TEMPORALITY_CUMULATIVE,
+    AGGREGATION_TEMPORALITY_DELTA,
+)
 from opentelemetry.sdk.metrics import Counter, Histogram, MeterProvider
 from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader
 from opentelemetry.sdk.resources import Resource
@@ -37,7 +41,7 @@ class Instruments:
     """A meter of OpenTelemetry's SDK, collected by hand."""
 
     def __init__(self, *, delta: bool = False) -> None:
-        preferred = {Counter: DELTA, Histogram: DELTA} if delta else {}
+        preferred: dict[type, AggregationTemporality] = {Counter: DELTA, Histogram: DELTA} if delta else {}
         self._reader = InMemoryMetricReader(preferred_temporality=preferred)
         resource = Resource({"service.name": "engine", "service.instance.id": "engine-1"})
         provider = MeterProvider([self._reader], resource, shutdown_on_exit=False)
@@ -73,7 +77,8 @@ def changes(*points: tuple[int, int, int], monotonic: bool = True, name: str = "
     group = request.resource_metrics.add()
     group.resource.attributes.add(key="service.instance.id").value.string_value = "engine-1"
     metric = group.scope_metrics.add().metrics.add(name=name)
-    metric.sum.aggregation_temporality, metric.sum.is_monotonic = 1, monotonic
+    metric.sum.aggregation_temporality = AGGREGATION_TEMPORALITY_DELTA
+    metric.sum.is_monotonic = monotonic
     for start, end, value in points:
         metric.sum.data_points.add(start_time_unix_nano=start, time_unix_nano=end, as_int=value)
     return request.SerializeToString()
@@ -160,7 +165,8 @@ def test_a_restart_is_told_by_where_a_counter_starts(tmp_path: Path) -> None:
 
     def said(start: int, time: int, value: int) -> bytes:
         request = ExportMetricsServiceRequest.FromString(changes((start, time, value)))
-        request.resource_metrics[0].scope_metrics[0].metrics[0].sum.aggregation_temporality = 2
+        (metric,) = request.resource_metrics[0].scope_metrics[0].metrics
+        metric.sum.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
         return request.SerializeToString()
 
     late = NEAR + 50 * SECOND
