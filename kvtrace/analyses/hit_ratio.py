@@ -49,7 +49,8 @@ WHERE component IS NOT NULL
 _ANSWERED = """
 CREATE OR REPLACE TEMP TABLE answered AS
 WITH decisive AS (
-    SELECT c.request_id, c.loaded_tokens, l.component, l.requested_tokens, l.found_tokens, l.found_by_tier
+    SELECT c.request_id, c.gpu_hit_tokens, c.loaded_tokens, l.component, l.requested_tokens, l.found_tokens,
+        l.found_by_tier
     FROM lookup l JOIN counted c USING (request_id)
     WHERE l.found_tokens = c.found_tokens AND l.outcome IS DISTINCT FROM 'skipped'
     QUALIFY row_number() OVER (PARTITION BY c.request_id ORDER BY l.observer IS DISTINCT FROM 'scheduler',
@@ -66,7 +67,10 @@ WITH decisive AS (
 ), each AS (
     SELECT * EXCLUDE (tiers), unnest(tiers) AS t,
         len(list_filter(tiers, lambda x: x.value > 0)) AS sources,
-        list_sum(list_transform(tiers, lambda x: x.value)) AS all_found FROM told
+        list_sum(list_transform(tiers, lambda x: x.value)) AS all_found,
+        CASE WHEN component = 'lmcache' AND sources = 2 AND found_by_tier['host'] > 0 AND gpu_hit_tokens >= 0
+            AND gpu_hit_tokens::HUGEINT + loaded_tokens <= all_found THEN found_by_tier['host'] END AS in_l1
+    FROM told
 ), named AS (
     SELECT DISTINCT e.component AS asked, e.t.key AS tier, CASE WHEN count(DISTINCT p.component) = 1
         THEN any_value(p.component) ELSE e.component END AS component
@@ -77,11 +81,19 @@ WITH decisive AS (
 SELECT e.request_id, n.tier, n.component, e.requested_tokens, e.t.value AS found_tokens, e.loaded_tokens,
     e.found_by_tier IS NOT NULL AS by_tier,
     CASE WHEN e.loaded_tokens = 0 OR e.t.value = 0 THEN 0 WHEN e.sources = 1 THEN e.loaded_tokens
-        WHEN e.loaded_tokens = e.all_found THEN e.t.value END AS credit
+        WHEN e.loaded_tokens = e.all_found THEN e.t.value WHEN e.in_l1 IS NULL THEN NULL
+        WHEN e.t.key = 'host' THEN greatest(0, least(e.in_l1 - e.gpu_hit_tokens, e.loaded_tokens))
+        ELSE e.loaded_tokens - greatest(0, least(e.in_l1 - e.gpu_hit_tokens, e.loaded_tokens)) END AS credit
 FROM each e JOIN named n ON n.asked IS NOT DISTINCT FROM e.component AND n.tier = e.t.key
 """
 """A lookup's component is the product's, a transfer's one of its parts: where one part only holds that tier,
-both are one row. Loaded tokens are known by tier where one had all that was found, or it was loaded whole."""
+both are one row. Loaded tokens are known by tier where one had all that was found, or it was loaded whole.
+LMCache counts what its L1 has from the first token on, and as L2's how much further the find reaches (0.5.5,
+v1/multiprocess/modules/lookup.py): what was used of it begins where the GPU's hit ends.
+
+    L1 |======= 512 =======|  L2 |======== 768 ========|
+    GPU hit |====== 640 ========|  used |==== 640 =====|     all of it from L2
+"""
 
 _FLOWED = """
 CREATE OR REPLACE TEMP TABLE flowed AS
@@ -156,9 +168,9 @@ def hit_ratio(run: Run, *, of: str = "tokens") -> pl.DataFrame:
     that a handoff served: state that a request's own prefill computed is never a hit.
 
     Loaded tokens are credited to the deepest tier they came from. Lookups that report tokens by tier say it
-    where one tier had all that was found, or all that was found was loaded; else the hops do: what left a
-    tier less what came into it from below. Where neither tells the split, loaded_tokens of the tiers in
-    question is null.
+    where one tier had all that was found, or all that was found was loaded, and LMCache's by the order of
+    its tiers; else the hops do: what left a tier less what came into it from below. Where neither tells the
+    split, loaded_tokens of the tiers in question is null.
 
     Object counts of a cache's status page are what lies there, not what was hit: `residency` has them.
 

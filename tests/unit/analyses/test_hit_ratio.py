@@ -34,8 +34,8 @@ def served(
 ) -> list[Row]:
     """A request that found so many tokens (by tier) and used so many of them beyond its GPU hit."""
     answer = lookup(
-        found, request_id=name, component="lmcache", requested_tokens=PROMPT,
-        found_by_tier=None if tiers is None else list(tiers.items()), **more,
+        found, request_id=name, requested_tokens=PROMPT,
+        found_by_tier=None if tiers is None else list(tiers.items()), **{"component": "lmcache", **more},
     )  # fmt: skip
     before = gpu_hit + used
     return [asked(gpu_hit, used, name), answer, prefill(before, PROMPT - before, name=name)]
@@ -86,11 +86,43 @@ def test_one_tier_that_had_it_all_has_all_that_was_used(tmp_path: Path) -> None:
 
 def test_a_split_that_nobody_tells_is_null(tmp_path: Path) -> None:
     """The GPU had 640 of what two tiers had: from which the rest came is not known."""
-    rows = [*served("r0", 640, 640, found=1280, tiers={"host": 512, "disk": 768}), hop("r0", 768)]
-    rows += served("r1", 0, 256, found=256, tiers={"host": 256, "disk": 0})
+    tiers = {"host": 512, "disk": 768}
+    rows = [*served("r0", 640, 640, found=1280, tiers=tiers, component="other"), hop("r0", 768)]
+    rows += served("r1", 0, 256, found=256, tiers={"host": 256, "disk": 0}, component="other")
     found = ratios(written(tmp_path, *rows))
     assert [row["loaded_tokens"] for row in found.values()] == [640, None, None]
     assert [row["found_tokens"] for row in found.values()] == [640, 768, 768]
+
+
+#  L1 |==== 512 ====|  L2 |====== 768 ======|     used from the end of the GPU's hit on
+@pytest.mark.parametrize(
+    ("gpu_hit", "used", "split"),
+    [
+        (640, 640, [0, 640]),
+        (256, 1024, [256, 768]),
+        (0, 1024, [512, 512]),
+        (0, 384, [384, 0]),
+        (512, 0, [0, 0]),
+    ],
+)
+def test_lmcache_finds_from_the_first_token_on_in_l1_and_further_in_l2(
+    tmp_path: Path, gpu_hit: int, used: int, split: list[int]
+) -> None:
+    rows = served("r0", gpu_hit, used, found=1280, tiers={"host": 512, "disk": 768})
+    found = ratios(written(tmp_path, *rows, hop("r0", used)))
+    assert [row["loaded_tokens"] for row in found.values()] == [gpu_hit, *split]
+
+
+@pytest.mark.parametrize(
+    ("used", "tiers"),
+    [(1024, {"host": 512, "disk": 768}), (640, {"disk": 512, "peer": 768}),
+     (640, {"host": 256, "disk": 512, "peer": 512})],
+)  # fmt: skip
+def test_more_than_was_found_or_an_order_that_nobody_knows_tells_no_split(
+    tmp_path: Path, used: int, tiers: dict[str, int]
+) -> None:
+    found = ratios(written(tmp_path, *served("r0", 384, used, found=1280, tiers=tiers), hop("r0", used)))
+    assert {row["loaded_tokens"] for (tier, _), row in found.items() if tier != "gpu"} == {None}
 
 
 def test_hops_tell_the_deepest_tier(tmp_path: Path) -> None:
