@@ -31,11 +31,24 @@ WITH step AS (
         WHEN held_least <= 0 AND NOT ran_out AND reason = 'l1_retrieve:write_locked' THEN 'unsure'
         ELSE 'lost' END AS kind
     FROM step WHERE event = 'failed' AND reason IN ('l1_retrieve:write_locked', 'l1_retrieve:not_found')
+), active AS (
+    SELECT process, request_id AS reader, least(submit_ns, start_ns) AS start_ns, end_ns FROM span
+    WHERE op = 'load' AND name = 'mp.retrieve' AND observer = 'server' AND request_id IS NOT NULL
+), reading AS (
+    SELECT j.object, j.place, a.reader
+    FROM judged j JOIN active a ON a.process IS NOT DISTINCT FROM j.process AND a.start_ns <= j.time_ns
+        AND (a.end_ns IS NULL OR a.end_ns >= j.time_ns)
+    JOIN request_key k ON k.request_id = a.reader AND k.key_space = j.key_space AND k.key = j.key
+), owned AS (
+    SELECT object, place, CASE WHEN count(DISTINCT reader) = 1 THEN any_value(reader) END AS reader
+    FROM reading GROUP BY object, place
 )
 SELECT kind, count(*), min(key), time_ns, reason, any_value(evidence), min(time_ns - ever_locked_ns)::DOUBLE,
-    max(read_ttl_ns)::DOUBLE
-FROM judged GROUP BY kind, process, time_ns, seq, reason ORDER BY time_ns, reason, kind, 3
+    max(read_ttl_ns)::DOUBLE, CASE WHEN count(DISTINCT reader) = 1 THEN any_value(reader) END
+FROM judged LEFT JOIN owned USING (object, place)
+GROUP BY kind, process, time_ns, seq, reason ORDER BY time_ns, reason, kind, 3
 """
+"""No event says who reads: the one retrieve under way whose lookup asked for the key; of two, neither."""
 _READS = """
 SELECT count(*) FILTER (event = 'accessed' AND asked), count(*) FILTER (event = 'unlocked' AND NOT asked)
 FROM object_event WHERE told
@@ -62,12 +75,13 @@ def read_within_ttl(run: Run, asked: Asked) -> list[Finding]:
 
 
 def _violation(
-    keys: int, key: str, time_ns: int, reason: str, evidence: str | None, age_ns: float, ttl_ns: float | None
-) -> Finding:
+    keys: int, key: str, time_ns: int, reason: str, evidence: str | None, age_ns: float, ttl_ns: float | None,
+    reader: str | None,
+) -> Finding:  # fmt: skip
     what = "gone" if reason.endswith("not_found") else "not locked any more"
     detail = f"{many(keys, 'key')} {what} when read, {duration(age_ns)} after the lock"
     if ttl_ns is not None and age_ns >= ttl_ns:
         detail = f"ttl_expired: {detail}, whose time to live is {duration(ttl_ns)}"
-        return Finding("violated", detail, evidence, "warning", None, key, time_ns)
+        return Finding("violated", detail, evidence, "warning", reader, key, time_ns)
     limit = "its time to live is not known" if ttl_ns is None else "well within its time to live"
-    return Finding("violated", f"{detail}, {limit}", evidence, "error", None, key, time_ns)
+    return Finding("violated", f"{detail}, {limit}", evidence, "error", reader, key, time_ns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,8 +13,8 @@ from tests.engines.lmcache_alone.server import FS, LOCALHOST, Played, Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
+UNWRITTEN = Path(__file__).with_name("unwritten.py")
 SHADOWED = """
 import runpy, site, sys
 site.addsitedir([path for path in sys.argv.pop(1).split(":") if path][0])
@@ -73,6 +74,12 @@ def attached(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
 def silenced(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
     """The server publishes nothing."""
     return _played(Server(options=("--disable-observability",)), "plain", python, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def unwritten(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """No server: LMCache's storage manager alone, where a write is reserved and never finished."""
+    return server.run_script(UNWRITTEN, python=python, out=tmp_path_factory.mktemp("unwritten") / "run")
 
 
 def _played(started: Server, scenario: str, python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:

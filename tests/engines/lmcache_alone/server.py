@@ -75,6 +75,18 @@ def play(server: Server, scenario: str, *, python: Path, out: Path) -> Played:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def run_script(script: Path, *, python: Path, out: Path) -> Played:
+    """A script that uses LMCache without a server, under `kvtrace run`; it prints JSON."""
+    command = [sys.executable, "-m", "kvtrace", "run", "--out", str(out), "--", str(python), str(script)]
+    done = subprocess.run(
+        command, cwd=out.parent, capture_output=True, text=True, timeout=PLAY_S, check=False,
+        env={"PATH": "/usr/bin:/bin", **ENVIRONMENT},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = json.loads([line for line in done.stdout.splitlines() if line.startswith("{")][-1])
+    return Played(out, said, done.stderr)
+
+
 def _command(server: Server, python: Path, rpc: int, http: int) -> list[str]:
     words = [str(python), *server.words] if server.words else [str(python.parent / "lmcache"), "server"]
     adapter = ["--l2-adapter", json.dumps(server.adapter)] if server.adapter else []

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from kvtrace.run import open_run
 from tests.engines.lmcache_alone.server import CHUNKS, RANKS
 from tests.engines.lmcache_alone.test_plain import rows
 
@@ -17,7 +12,6 @@ if TYPE_CHECKING:
     from tests.engines.lmcache_alone.server import Played
 
 pytestmark = pytest.mark.engine
-UNWRITTEN = Path(__file__).with_name("unwritten.py")
 
 
 def test_stores_of_two_ranks_overlap_and_stay_apart(overlap: Played) -> None:
@@ -115,28 +109,20 @@ def test_a_lookup_that_hung_is_still_there_at_the_servers_end(hung: Played) -> N
     assert rows(hung, query) == [(1.0,)]
 
 
-def test_an_unfinished_write_becomes_a_hit_when_its_lock_expires(python: Path, tmp_path: Path) -> None:
+def test_an_unfinished_write_becomes_a_hit_when_its_lock_expires(unwritten: Played) -> None:
     """Nobody wrote what is served: there is no row `written`, only the call that comes too late."""
-    command = [sys.executable, "-m", "kvtrace", "run", "--out", str(tmp_path / "run"), "--"]
-    done = subprocess.run(
-        [*command, str(python), str(UNWRITTEN)],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
-        env={"PATH": "/usr/bin:/bin", "LMCACHE_TRACK_USAGE": "false", "LMCACHE_DISABLE_BANNER": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    said = json.loads([line for line in done.stdout.splitlines() if line.startswith("{")][-1])
-    assert said == {"early": 0, "late": 2, "served": 2}
-    found = open_run(tmp_path / "run").sql(
+    assert unwritten.said == {"early": 0, "late": 2, "served": 2}
+    query = (
         "SELECT event, reason, mode FROM block WHERE reason IS DISTINCT FROM 'asked' "
         "ORDER BY time_ns, seq, key"
     )
-    assert found.rows() == [
+    assert rows(unwritten, query) == [
         *[("reserved", None, "reserve")] * 2, *[("locked", None, "read")] * 2,
         *[("unlocked", None, "read")] * 2, *[("failed", "unfinished", "write")] * 2,
     ]  # fmt: skip
-    waited = open_run(tmp_path / "run").sql(
+    query = (
         "SELECT min(l.time_ns - r.time_ns) > min(r.ttl_ns), min(r.ttl_ns) "
         "FROM block r JOIN block l USING (key) "
         "WHERE r.event = 'reserved' AND l.event = 'locked' AND r.reason IS NULL AND l.reason IS NULL"
     )
-    assert waited.rows() == [(True, 1_000_000_000)]
+    assert rows(unwritten, query) == [(True, 1_000_000_000)]

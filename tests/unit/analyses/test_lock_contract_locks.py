@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.analyses.cache_rows import DROPPED, S, asked, drawn, event, findings, only, status, written
+from tests.unit.analyses.cache_rows import (
+    DROPPED,
+    S,
+    asked,
+    drawn,
+    event,
+    findings,
+    keys,
+    only,
+    span,
+    status,
+    written,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,6 +130,31 @@ def test_a_read_after_the_time_to_live_is_ttl_expired_whatever_was_lost(tmp_path
             "ttl_expired: 1 key not locked any more when read, 13 s after the lock, "
             "whose time to live is 10 s"
         )
+
+
+#  retrieve of late |- 14 - read 15 - 16 -|     no event says whose read it is
+@pytest.mark.parametrize(
+    ("others", "reader"),
+    [
+        ([], "late"),
+        ([("other", "k", 14, 16)], None),
+        ([("other", "q", 14, 16)], "late"),
+        ([("other", "k", 2, 14)], "late"),
+    ],
+)
+def test_a_read_that_failed_is_that_of_the_one_retrieve_which_asked_for_the_key(
+    tmp_path: Path, others: list[tuple[str, str, int, int]], reader: str | None
+) -> None:
+    rows = [*ONE, *written(1), event("locked", 2), event("failed", 15, reason="l1_retrieve:write_locked")]
+    told = [("late", "k", 14, 16), *others]
+    retrieves = [
+        span("mp.retrieve", at, end, op="load", request_id=name, tier_from="host", tier_to="gpu")
+        for name, _, at, end in told
+    ]
+    asked_for = [row for name, key, *_ in told for row in keys(key, request=name)]
+    run = drawn(tmp_path, *rows, span=retrieves, request_key=asked_for)
+    (row,) = findings(run, "read_within_ttl")
+    assert (row["status"], row["request_id"]) == ("violated", reader)
 
 
 #  locked 2 |--- removed 3   read 5: gone
