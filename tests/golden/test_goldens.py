@@ -30,6 +30,7 @@ ORDER = {
     "explain": ("request_id", "position"),
     "hit_funnel": ("request_id",),
     "hit_ratio": ("tier", "component"),
+    "ideal_hit_ratio": ("key_space",),
     "ledger": ("request_id",),
     "residency": ("tier", "component", "time_ns"),
     "store_lag": ("request_id",),
