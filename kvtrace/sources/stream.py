@@ -6,6 +6,7 @@ stream that is cut, corrupt or a bomb ends early: what came before is kept, the 
 
 from __future__ import annotations
 
+import os
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +94,8 @@ class _Gzip:
 class Stream:
     """Reads one input in chunks, small ones when compressed: a cut may lose the chunk it is in.
 
-    `losses` is complete once `read` has returned b"".
+    `losses` is complete once `read` has returned b"". `plain_path`: the file itself, for whoever must seek in
+    it; None when it is compressed. `written_ns`: when the file was last written, unix ns.
     """
 
     def __init__(self, path: Path, limits: Limits) -> None:
@@ -103,9 +105,11 @@ class Stream:
         self._head = b""
         self._ended = False
         self._raw: IO[bytes] = path.open("rb")
+        self.written_ns = os.fstat(self._raw.fileno()).st_mtime_ns
         magic = self._raw.read(4)
         self._raw.seek(0)
         self._compressed = magic.startswith(GZIP_MAGIC) or magic == ZSTD_MAGIC
+        self.plain_path = None if self._compressed else path
         self._reader: _Reader = self._raw
         if magic.startswith(GZIP_MAGIC):
             self._reader = _Gzip(self._raw)
