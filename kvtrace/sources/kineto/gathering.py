@@ -33,10 +33,9 @@ CALLS = frozenset(
 )  # fmt: skip
 _ASKS = (b"emcpy", b"MemoryCopy", b"GraphLaunch", b"CommandListAppend")
 _WANTED = COPIES | RANGES | CALLS
-_UNNAMED = "events without a kind"
 _OWNER = 0
 """A trace is one process's: whoever numbers its calls is one."""
-LONG_NAMES = f"ranges and copies with a name longer than {MAX_TEXT} characters"
+LONG = f"ranges without a name, or with one of more than {MAX_TEXT} characters, are left out"
 _CATEGORY = attrgetter("cat")
 
 
@@ -99,7 +98,7 @@ class Gathering:
         origin = None if said.from_device == said.to_device else said.from_device
         row = (
             *times, whole(said.bytes), name, _device(device), _device(origin), _number(said.stream),
-            whole(said.correlation), _OWNER, _number(said.graph_node) if said.graph_node else None,
+            whole(said.correlation), _OWNER, _number(said.graph_node) if said.graph_node else None, None,
         )  # fmt: skip
         self._held.copies.add(row, self._rows)
 
@@ -111,7 +110,7 @@ class Gathering:
         if times is None:
             return
         if text(name) is None:
-            self._rows.refuse(LONG_NAMES, cause="dropped")
+            self._rows.remark(LONG)
             return
         place = _thread(event.tid), whole_text(bytes(event.pid))
         self._held.ranges.add((*times, name, *place, None), self._rows)

@@ -17,9 +17,10 @@ The innermost range that names a request counts. A copy inside a CUDA graph has 
 launch of the whole graph, which serves whom the graph was captured for, not whom the thread works for now:
 it is nobody's (attribution aggregate) and says so (attribute `cuda_graph`).
 
-    columns of copies: start_ns end_ns bytes name device from_device stream correlation owner graph
+    columns of copies: start_ns end_ns bytes name device from_device stream correlation owner graph seen_in
     columns of calls:  start_ns name correlation owner thread process
     columns of ranges: start_ns end_ns name thread process domain
 
-`owner` is whoever numbers the correlation ids, `thread` a thread of one process.
+`owner` is whoever numbers the correlation ids, `thread` a thread of one process, `seen_in` the process of a
+copy where the profiler says it.
 """

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from kvtrace.sources.records import Rows
 
 MOST = 5_000_000
 """Copies, calls or ranges of one trace; a profiler's own viewers give up long before."""
 _FRAME_ROWS = 20_000
-_MORE = ("end_ns", "bytes", "start_ns", "correlation", "owner", "process")
+_NUMBERS = ("end_ns", "bytes", "start_ns", "correlation", "owner", "process", "seen_in")
 
 COPIES = (
     "start_ns", "end_ns", "bytes", "name", "device", "from_device", "stream", "correlation", "owner", "graph",
+    "seen_in",
 )  # fmt: skip
 CALLS = ("start_ns", "name", "correlation", "owner", "thread", "process")
 RANGES = ("start_ns", "end_ns", "name", "thread", "process", "domain")
@@ -28,10 +27,7 @@ RANGES = ("start_ns", "end_ns", "name", "thread", "process", "domain")
 
 def schema(columns: tuple[str, ...]) -> dict[str, type[pl.DataType]]:
     """Times, counts, ids and processes are whole numbers, the rest is text."""
-    kinds: dict[str, type[pl.DataType]] = {}
-    for name in columns:
-        kinds[name] = pl.Int64 if name in _MORE else pl.String
-    return kinds
+    return {name: pl.Int64 if name in _NUMBERS else pl.String for name in columns}
 
 
 class Column:
@@ -54,11 +50,6 @@ class Column:
         self._size += 1
         if len(self._rows) >= _FRAME_ROWS:
             self._pack()
-
-    def extend(self, found: Iterable[tuple[Any, ...]], rows: Rows) -> None:
-        """Some more."""
-        for row in found:
-            self.add(row, rows)
 
     def frame(self) -> pl.DataFrame:
         """All of them."""

@@ -103,7 +103,7 @@ def _copies(found: pl.DataFrame, table: pl.DataFrame, held: Held, rows: Rows) ->
     return found.with_columns(
         op=pl.when(stays).then("scope_op").otherwise("op"),
         submit_ns=pl.when(late).then(None).otherwise("launch_ns"),
-        process=pl.col("process").fill_null(pl.lit(only, pl.Int64)),
+        process=pl.coalesce("process", "seen_in", pl.lit(only, pl.Int64)),
         cuda_graph=pl.when("graph").then(pl.lit("true")),
         clock=pl.lit("gpu"), observer=pl.lit("worker"), outcome=pl.lit("ok"),
         attribution=_attribution(),

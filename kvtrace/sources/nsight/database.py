@@ -1,0 +1,75 @@
+"""An SQLite file that somebody else wrote, read without trusting it.
+
+Only tables are read, never views or virtual tables, so that nothing of the file runs; a query that takes more
+steps than the file's size explains is stopped. A file beside it (-wal, -journal) is not looked at.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kvtrace.sources.stream import Stream
+
+STEPS_A_BYTE = 50
+_FIRST_STEPS = 20_000_000
+_LOOK_EVERY = 1_000_000
+_KINDS = (int, str)
+
+
+class Database:
+    """One export.
+
+    Raises, here and from `rows`:
+        sqlite3.Error: it is damaged, no database, or costs too much.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._steps = _FIRST_STEPS + STEPS_A_BYTE * path.stat().st_size
+        self._db = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None
+        )
+        self._db.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        self._db.execute("PRAGMA trusted_schema = OFF")
+        self._db.execute("PRAGMA query_only = ON")
+        self._db.execute("PRAGMA cell_size_check = ON")
+        self._db.set_progress_handler(self._step, _LOOK_EVERY)
+        listed = self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0")
+        self.tables = frozenset(str(name) for (name,) in listed)
+
+    def _step(self) -> int:
+        self._steps -= _LOOK_EVERY
+        return self._steps < 0
+
+    def rows(self, query: str, wanted: Sequence[str], values: tuple[int, ...] = ()) -> Iterator[list[Any]]:
+        """Some columns of a query's rows: whole numbers and texts; None for others, and where it has none."""
+        cursor = self._db.execute(query, values)
+        names = [column[0] for column in cursor.description]
+        places = [names.index(name) if name in names else None for name in wanted]
+        for row in cursor:
+            found = [None if place is None else row[place] for place in places]
+            yield [value if type(value) in _KINDS else None for value in found]
+
+    def close(self) -> None:
+        """Done with it."""
+        self._db.close()
+
+
+@contextmanager
+def on_disk(stream: Stream) -> Iterator[Path]:
+    """The input as a file that can be read anywhere in it: itself, or what it unpacks to."""
+    if stream.plain_path is not None:
+        yield stream.plain_path
+        return
+    with tempfile.TemporaryDirectory(prefix="kvtrace-") as folder:
+        path = Path(folder) / "export.sqlite"
+        with path.open("wb") as file:
+            while more := stream.read():
+                file.write(more)
+        yield path
