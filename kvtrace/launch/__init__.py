@@ -5,6 +5,7 @@
     environment.py    what the command's environment gets
     child.py          the command: started, signalled, waited for
     summary.py        what a person should know at the end
+    sweeping.py       folders that killed recordings left behind
     draining.py       a thread: spools -> Parquet (and OTLP) as they grow
     closing.py        the end: who still writes, the last rows, run.json, few files, a summary
 
@@ -15,6 +16,7 @@ whoever opens the run converts the rest. Start-up is light: no library is import
 from __future__ import annotations
 
 import os
+import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvtrace.launch import bootstrap, child, directory
@@ -54,9 +56,13 @@ def launch(
     started = _start(command, out or directory.default_out(), group, attach_lmcache=attach_lmcache)
     say(f"{started.run}: recording; kvtrace info {started.run} reads it at any time.")
     from kvtrace.launch.draining import Draining  # the command runs already: from here on imports cost nobody
+    from kvtrace.launch.sweeping import sweep
 
     draining = Draining(started.run, otlp, say)
     draining.start()
+    threading.Thread(
+        target=sweep, args=(bootstrap.temporary(),), name="kvtrace-sweep", daemon=True
+    ).start()  # apart: nothing waits for it
     code = child.wait(started.child)
     child.release(started.child)
     from kvtrace.launch.closing import close

@@ -6,6 +6,9 @@
         kvtrace-X.dist-info/       METADATA and entry_points.txt: how vLLM finds its plugin, and LMCache
                                    one of its device plugins where that is asked for
         reached                    a line a Python that was here: pid, version, executable
+        maker                      who made it: boot id, process namespace, pid, its start
+
+Who is killed leaves it behind; a later start takes it away (sweeping.py).
 
 It does not reach a Python started with -E, -I or -S, one whose environment was cleaned, or another machine.
 """
@@ -17,9 +20,11 @@ from pathlib import Path
 
 import kvtrace
 from kvtrace.errors import UsageError
+from kvtrace.sources.spool.liveness import own_boot_id, own_pid_namespace, start_ticks
 
 PACKAGE = "kvtrace"
 REACHED = "reached"
+MAKER = "maker"
 ENTRY_POINTS = """[vllm.general_plugins]
 kvtrace = kvtrace.instrument.vllm:register
 
@@ -42,8 +47,8 @@ def make(*, attach_lmcache: bool = False) -> Path:
     Raises:
         UsageError: it cannot be made, or its path cannot stand on PYTHONPATH.
     """
-    parent = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - what tempfile, 40 ms to import, would choose first
-    folder = Path(parent).absolute() / f"kvtrace-{os.getpid()}-{os.urandom(6).hex()}"
+    parent = temporary()
+    folder = parent.absolute() / f"kvtrace-{os.getpid()}-{os.urandom(6).hex()}"
     if os.pathsep in str(folder):
         raise UsageError(f"TMPDIR={parent}: PYTHONPATH cannot name a path with a colon; set another TMPDIR.")
     try:
@@ -57,11 +62,17 @@ def make(*, attach_lmcache: bool = False) -> Path:
     return folder
 
 
+def temporary() -> Path:
+    """Where such folders are made."""
+    return Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - as tempfile, 40 ms to import, would choose first
+
+
 def _fill(folder: Path, entry_points: str) -> None:
     package = Path(kvtrace.__file__).resolve().parent
     source = Path(__file__).with_name("sitecustomize.py")
     (folder / "sitecustomize.py").write_bytes(source.read_bytes())
     (folder / REACHED).touch()
+    (folder / MAKER).write_text(_maker())
     (folder / PACKAGE).symlink_to(package, target_is_directory=True)
     metadata = folder / f"{PACKAGE}-{kvtrace.__version__}.dist-info"
     metadata.mkdir()
@@ -69,6 +80,12 @@ def _fill(folder: Path, entry_points: str) -> None:
         f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: {kvtrace.__version__}\n"
     )
     (metadata / "entry_points.txt").write_text(entry_points)
+
+
+def _maker() -> str:
+    pid = os.getpid()
+    facts = (own_boot_id(), own_pid_namespace(), pid, start_ticks(pid))
+    return "".join(f"{fact}\n" for fact in facts)
 
 
 def remove(folder: Path) -> None:
@@ -93,9 +110,17 @@ def remove(folder: Path) -> None:
 
 def reached(folder: Path) -> list[tuple[str, str]]:
     """Version and executable of every Python that started with the folder, each once, in order."""
+    return list(dict.fromkeys((version, executable) for _, version, executable in _visits(folder)))
+
+
+def visitors(folder: Path) -> set[int]:
+    """Process ids of every Python that started with the folder."""
+    return {int(pid) for pid, _, _ in _visits(folder) if pid.isdecimal()}
+
+
+def _visits(folder: Path) -> list[list[str]]:
     try:
         lines = (folder / REACHED).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
-    found = [line.split("\t", 2) for line in lines]
-    return list(dict.fromkeys((parts[1], parts[2]) for parts in found if len(parts) == 3))
+    return [parts for line in lines if len(parts := line.split("\t", 2)) == 3]
