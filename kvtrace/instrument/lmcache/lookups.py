@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kvtrace.instrument.lmcache.blocks import Handler, Row
+    from kvtrace.instrument.lmcache.prefetches import Prefetches
 
 EARLY = {
     "empty_chunk_hashes": "below_chunk",
@@ -48,8 +49,14 @@ KEY = shape(
 class Lookups:
     """Lookups under way, and how often each request asked."""
 
-    def __init__(self, first_tier: str = "host", second_tier: str | None = "unknown") -> None:
+    def __init__(
+        self,
+        first_tier: str = "host",
+        second_tier: str | None = "unknown",
+        prefetches: Prefetches | None = None,
+    ) -> None:
         self.first_tier, self.second_tier = first_tier, second_tier
+        self._prefetches = prefetches
         self._open = Pairs()
         self._attempts: dict[str, int] = {}
 
@@ -89,6 +96,8 @@ class Lookups:
         request = metadata.get("request_id") or sid
         space, tokens = key_space(str(metadata.get("model_name"))), metadata.get("chunk_size")
         attempt = self._attempts.get(request)
+        if self._prefetches is not None and isinstance(tokens, int):
+            self._prefetches.chunk_tokens = tokens
         return [
             (KEY, request, attempt, position, space, chunk.hex(), tokens, at)
             for position, chunk in enumerate(metadata.get("chunk_hashes") or ())

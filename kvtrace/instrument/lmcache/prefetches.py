@@ -55,9 +55,11 @@ class Prefetches:
 
     def __init__(self) -> None:
         self._open = Pairs()
-        self._requests: dict[int, tuple[str | None, bool]] = {}
+        self.chunk_tokens: int | None = None
+        """Tokens of a chunk, one number a server; null until a lookup has said it."""
+        self._requests: dict[int, tuple[str | None, bool, int | None]] = {}
         self._nameless: dict[int, list[int]] = {}
-        self._tasks: dict[int, list[tuple[int, int | None]]] = {}
+        self._tasks: dict[int, list[tuple[int, int | None, Any]]] = {}
 
     def handlers(self) -> dict[str, Handler]:
         """Name of an event -> what decodes it."""
@@ -68,22 +70,25 @@ class Prefetches:
             f"{LOAD}.completed": self._loaded,
         }
 
-    def tie(self, prefetch: int, request: str | None, *, warm: bool) -> list[Row]:
-        """Whom a prefetch is for: rows for what it had begun before this was known."""
+    def tie(self, prefetch: int, request: str | None, *, warm: bool, objects: int | None = None) -> list[Row]:
+        """Whom a prefetch is for: rows for what it had begun before this was known.
+
+        `objects`: of how many a chunk consists; None where that differs from chunk to chunk.
+        """
         if len(self._requests) >= MOST:
             self._requests.pop(next(iter(self._requests)), None)
-        self._requests[prefetch] = (request, warm)
+        self._requests[prefetch] = (request, warm, objects)
         return [(NAMED, span, request) for span in self._nameless.pop(prefetch, ())]
 
     def request_of(self, prefetch: Any) -> tuple[str | None, bool]:
         """(request, whether it is a warm-up); (None, False) where that is not known, or not yet."""
-        return self._requests.get(prefetch, (None, False))
+        return self._requests.get(prefetch, (None, False, None))[:2]
 
-    def loading(self, prefetch: Any, span: Any, size: int | None) -> None:
+    def loading(self, prefetch: Any, span: Any, size: int | None, keys: Any) -> None:
         """A load task of a prefetch has begun."""
         if len(self._tasks) >= MOST:
             self._tasks.pop(next(iter(self._tasks)))
-        self._tasks.setdefault(prefetch, []).append((span, size))
+        self._tasks.setdefault(prefetch, []).append((span, size, keys))
 
     def _begin(self, what: str, seq: int, at: int, _sid: str, said: dict[str, Any]) -> list[Row]:
         prefetch = said.get("request_id")
@@ -119,10 +124,23 @@ class Prefetches:
         span, _ = self._open.end((LOAD, prefetch))
         request, _ = self.request_of(prefetch)
         outcome = "ok" if not failed else "partial" if loaded else "failed"
-        rows = closing(self._tasks.pop(prefetch, []), loaded, failed)
+        rows = closing(self._counted(prefetch), loaded, failed)
         if span is not None:
             return [*rows, (LOADED, span, at, outcome, request, loaded, failed)]
         return [*rows, (LOAD_ALONE, request, at, seq, prefetch, at, outcome, loaded, failed, 0)]
+
+    def _counted(self, prefetch: Any) -> list[tuple[int, int | None, int | None]]:
+        """The load tasks of a prefetch that is over, with the tokens of each.
+
+        Whole chunks of so many objects each; the objects of one chunk may be shared out among several
+        adapters: then nobody knows.
+        """
+        tasks = self._tasks.pop(prefetch, [])
+        objects, chunk = self._requests.get(prefetch, (None, False, None))[2], self.chunk_tokens
+        tokens: list[int | None] = [None] * len(tasks)
+        if objects and chunk and len(tasks) == 1 and isinstance(keys := tasks[0][2], int):
+            tokens[0] = None if keys % objects else keys // objects * chunk
+        return [(span, size, known) for (span, size, _), known in zip(tasks, tokens, strict=True)]
 
 
 def submitted(request: str | None, at: int, handle: Any, mode: str) -> Row:

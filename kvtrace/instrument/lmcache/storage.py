@@ -23,6 +23,9 @@ _L1 = {"event": "cleared", "component": "lmcache.l1", "evidence": "shim"}
 CLEARED = shape("block", ("time_ns", "reason"), **_L1)
 FORCED = shape("block", ("time_ns", *COLUMNS), reason="force_delete", **_L1)
 
+FULL = -1
+"""LMCache's window of full attention: every chunk of a prefix is needed."""
+
 
 def install(module: ModuleType) -> None:
     """Wrap the storage manager."""
@@ -52,7 +55,16 @@ def _prefetches(
     request = external_request_id or None
     tell([submitted(request, recorder.now(), handle, mode)])
     if handle.prefetch_request_id >= 0:
-        tell(bus.prefetches.tie(handle.prefetch_request_id, request, warm=mode == "warm"))
+        objects = _objects(getattr(spec, "attn_desc", None))
+        tell(bus.prefetches.tie(handle.prefetch_request_id, request, warm=mode == "warm", objects=objects))
+
+
+def _objects(attention: Any) -> int | None:
+    """Of how many objects a chunk consists: one a shard and object group, where none of them has a window."""
+    windows = getattr(attention, "num_chunks_in_sw", None)
+    if not windows or any(window != FULL for window in windows):
+        return None  # of a window only its last chunks are kept
+    return len(windows) * int(attention.world_size)
 
 
 def _clears(_self: Any, force: bool = False) -> None:  # noqa: FBT001, FBT002 - LMCache's own signature

@@ -61,7 +61,7 @@ class Storage:
             **second_level(self.tiers),
             **points.storage(first),
             **points.Points(offset_ns).handlers(),
-            **Lookups(first.tier, self.second_tier).handlers(),
+            **Lookups(first.tier, self.second_tier, prefetches).handlers(),
             **Transfers(first.tier).handlers(),
             **Tasks(prefetches, first.tier, self.tiers).handlers(),
             **prefetches.handlers(),

@@ -33,7 +33,7 @@ LOAD_OPEN = shape(
     op="load", name="l2.load_task", attribution="request", **_SAME,
 )  # fmt: skip
 LOAD_ENDED = shape("span", ("span_id", "end_ns", "request_id"), part="update")
-LOAD_CLOSE = shape("span", ("span_id", "outcome", "reason", "bytes"), part="close", op="load")
+LOAD_CLOSE = shape("span", ("span_id", "outcome", "reason", "bytes", "tokens"), part="close", op="load")
 
 
 class Tasks:
@@ -81,7 +81,7 @@ class Tasks:
         prefetch = said.get("request_id")
         begun = self._begun("load", at, said, prefetch)
         request, warm = self._prefetches.request_of(prefetch)
-        self._prefetches.loading(prefetch, begun[0], said.get("total_bytes"))
+        self._prefetches.loading(prefetch, begun[0], said.get("total_bytes"), said.get("key_count"))
         return [(LOAD_OPEN, *begun, request, "prefetch" if warm else "reuse", prefetch)]
 
     def _loaded(self, _seq: int, at: int, _sid: str, said: dict[str, Any]) -> list[Row]:
@@ -92,11 +92,14 @@ class Tasks:
         return [(LOAD_ENDED, span, at, self._prefetches.request_of(prefetch)[0])]
 
 
-def closing(tasks: list[tuple[int, int | None]], loaded: Any, failed: Any) -> list[Row]:
-    """The load tasks of a prefetch that is over; which of several adapters failed nobody says."""
+def closing(tasks: list[tuple[int, int | None, int | None]], loaded: Any, failed: Any) -> list[Row]:
+    """The load tasks of a prefetch that is over, with their bytes and tokens where all was loaded.
+
+    Which of several adapters failed nobody says.
+    """
     if not failed:
-        return [(LOAD_CLOSE, span, "ok", None, size) for span, size in tasks]
+        return [(LOAD_CLOSE, span, "ok", None, size, tokens) for span, size, tokens in tasks]
     if not loaded or len(tasks) == 1:
         outcome = "partial" if loaded else "failed"
-        return [(LOAD_CLOSE, span, outcome, "not_found", None) for span, _ in tasks]
-    return [(LOAD_CLOSE, span, "unknown", None, None) for span, _ in tasks]
+        return [(LOAD_CLOSE, span, outcome, "not_found", None, None) for span, *_ in tasks]
+    return [(LOAD_CLOSE, span, "unknown", None, None, None) for span, *_ in tasks]

@@ -76,6 +76,12 @@ def test_every_byte_that_moved_is_counted_where_it_moved(plain: Played) -> None:
     ]  # fmt: skip
 
 
+def test_a_load_from_l2_says_how_many_tokens_it_brought(plain: Played) -> None:
+    """Of each chunk an object a rank: six of them are three chunks."""
+    query = "SELECT tokens, attributes['key_count'] FROM span WHERE name = 'l2.load_task'"
+    assert rows(plain, query) == [(CHUNKS * CHUNK_TOKENS, str(RANKS * CHUNKS))]
+
+
 def test_a_requests_keys_are_those_that_are_locked_for_it(plain: Played) -> None:
     query = (
         "SELECT count(*), count(DISTINCT position), min(tokens), max(tokens), "

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kvtrace.instrument.lmcache.lookups import Lookups
 from kvtrace.instrument.lmcache.prefetches import Prefetches, submitted
 from kvtrace.instrument.lmcache.tasks import Tasks
 from tests.unit.instrument.lmcache.literal import read
@@ -28,8 +29,10 @@ class Played:
     def see(self, name: str, at: int, **said: Any) -> None:
         self.rows += read(self.handlers[name](0, at, "", said))
 
-    def tie(self, prefetch: int, request: str | None, *, warm: bool = False) -> None:
-        self.rows += read(self.prefetches.tie(prefetch, request, warm=warm))
+    def tie(
+        self, prefetch: int, request: str | None, *, warm: bool = False, objects: int | None = None
+    ) -> None:
+        self.rows += read(self.prefetches.tie(prefetch, request, warm=warm, objects=objects))
 
     def named(self, name: str) -> list[dict[str, Any]]:
         """Operations of a name, their parts as one; `ended` where the last part was not a close."""
@@ -67,6 +70,34 @@ def test_a_whole_load_from_l2_is_the_requests_own() -> None:
     assert (task["submit_ns"], task["start_ns"], task["end_ns"]) == (30, 30, 40)
     assert (task["tier_from"], task["tier_to"], task["bytes"], task["outcome"]) == ("disk", "host", 600, "ok")
     assert task["transfer_id"].startswith("l2/load/0/2/")
+
+
+#  6 objects: 3 chunks of a rank 0 and a rank 1 each
+@pytest.mark.parametrize(
+    ("objects", "chunk", "adapters", "failed", "tokens"),
+    [
+        (2, 256, 1, 0, [768]),
+        (6, 256, 1, 0, [256]),
+        (4, 256, 1, 0, [None]),
+        (None, 256, 1, 0, [None]),
+        (2, None, 1, 0, [None]),
+        (2, 256, 2, 0, [None, None]),
+        (2, 256, 1, 1, [None]),
+    ],
+)
+def test_tokens_of_a_load_are_those_of_its_whole_chunks_where_that_is_known(
+    objects: int | None, chunk: int | None, adapters: int, failed: int, tokens: list[int | None]
+) -> None:
+    played = Played()
+    if chunk:
+        lookups = Lookups(prefetches=played.prefetches).handlers()
+        read(lookups["mp.lookup"](0, 5, "r", {"request_id": "r", "chunk_size": chunk, "chunk_hashes": []}))
+    played.tie(5, "r", objects=objects)
+    for adapter in range(adapters):
+        played.load(adapter, 2)
+        played.loaded(adapter, 2)
+    played.see("l2.prefetch.load.completed", 42, request_id=5, loaded_count=6 - failed, failed_count=failed)
+    assert [row.get("tokens") for row in played.named("l2.load_task")] == tokens
 
 
 @pytest.mark.parametrize(("loaded", "failed", "outcome"), [(5, 1, "partial"), (0, 6, "failed")])
