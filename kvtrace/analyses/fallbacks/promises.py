@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _PROMISES = """
 WITH asked AS (
     SELECT request_id, process, start_ns, end_ns, coalesce(found_tokens, 0) AS found,
-        coalesce(found_by_tier['host'], 0) AS in_l1
+        found_by_tier['host'] AS in_l1
     FROM span WHERE op = 'lookup' AND observer = 'server' AND request_id IS NOT NULL
     QUALIFY row_number() OVER (PARTITION BY request_id ORDER BY coalesce(attempt, 1), start_ns) = 1
 ), size AS (

@@ -413,6 +413,17 @@ def test_what_l2_had_and_did_not_deliver_is_partial(tmp_path: Path) -> None:
     assert pick(row, "expected_tokens", "loaded_tokens") == (1024, 512)
 
 
+def test_a_lookup_that_does_not_say_what_lay_in_l1_promises_nothing_that_can_be_counted(
+    tmp_path: Path,
+) -> None:
+    """Part of the find may have been L1's: what L2 had does not begin at the first token then."""
+    first, *rest = searched(512, 4, 2)
+    rows = [lookup(512, "ok"), load(20, 40, tokens=512), prefill(512, 988)]
+    rows += [first | {"found_by_tier": None}, *rest]
+    row = verdict(tmp_path, asked(selected_tokens=512), *rows, request_key=wanted("k0", "k1", "k2", "k3"))
+    assert pick(row, "verdict", "expected_tokens", "loaded_tokens") == ("partial", 512, 512)
+
+
 def test_what_l2_had_and_delivered_is_loaded(tmp_path: Path) -> None:
     rows = [lookup(1024, "ok"), loaded(), prefill(1024, 476), *searched(1024, 4)]
     row = verdict(tmp_path, asked(), *rows, request_key=wanted("k0", "k1", "k2", "k3"))
