@@ -12,6 +12,7 @@ parents    parents of a server's spans; own: the server's spans; servers: its pr
 transfers  numbers of a server's transfers
 moves      transfers by worker, as LMCache's client and its server saw them
 processes  first and last record
+logged     operations that lines of logs tell; told: from when to when others tell operations of an engine
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import polars as pl
 import pyarrow as pa
 
 from kvtrace.importer.columns import ORIGIN, attribute, hashes, holds, origins, present, words
+from kvtrace.importer.log_lines import LOGGED_OPS, from_log
 from kvtrace.sources.dialects.columns import ID_KIND
 
 if TYPE_CHECKING:
@@ -86,6 +88,20 @@ COLUMNS: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
         "is_span": pl.Boolean,
     },
     "processes": {"process": pl.String, "first_ns": pl.Int64, "last_ns": pl.Int64},
+    "logged": {
+        "row": pl.Int64,
+        "engine": pl.String,
+        "op": pl.String,
+        "outcome": pl.String,
+        "end_ns": pl.Int64,
+    },
+    "told": {
+        "engine": pl.String,
+        "op": pl.String,
+        "late": pl.Boolean,
+        "low": pl.Int64,
+        "high": pl.Int64,
+    },
 }
 
 
@@ -126,6 +142,7 @@ class Facts:
         self.keep("drops", _select(rows, drops, first, "drops"))
         self._servers(rows, server, first)
         self._moves(rows, first)
+        self._logged(rows, first)
         everything = np.ones(rows.num_rows, bool)
         seen = _lives(rows, "process", everything)
         self.keep("processes", seen.rename({"start_ns": "first_ns", "end_ns": "last_ns"}))
@@ -145,6 +162,16 @@ class Facts:
             is_span=pl.col("trace_id").is_not_null(),
         )  # fmt: skip
         self.keep("moves", moves.drop_nulls(["engine_id", "request_id"]))
+
+    def _logged(self, rows: pa.Table, first: int) -> None:
+        """Operations of engines: which ones a line of a log tells, and over what time others tell them."""
+        own = holds(rows, "op", *LOGGED_OPS) & (words(rows, "engine")[0] >= 0)
+        from_line = from_log(rows, own)
+        self.keep("logged", _select(rows, from_line, first, "logged"))
+        others = _select(rows, own & ~from_line, first, "engine", "op", "outcome", "start_ns", "end_ns")
+        told = others.group_by("engine", "op", late=pl.col("outcome").eq_missing("timeout"))
+        low, high = pl.min("start_ns"), pl.max_horizontal("start_ns", "end_ns").max()
+        self.keep("told", told.agg(low=low, high=high))
 
     def _servers(self, rows: pa.Table, server: npt.NDArray[np.bool_], first: int) -> None:
         """What a cache server's spans say about those that are missing."""

@@ -5,6 +5,7 @@ duplicates.py       one span once
 contradictions.py   what one source says is missing from another
 transfers.py        one transfer of LMCache, as its client and its server saw it
 lookups.py          one lookup of LMCache, as its server's bus and its spans told it
+log_lines.py        whose log a log is, and what others told better
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pyarrow.compute as pc
 
 from kvtrace.importer.contradictions import missing_spans
 from kvtrace.importer.duplicates import duplicates
+from kvtrace.importer.log_lines import log_engines, of_engines, told_better
 from kvtrace.importer.lookups import once
 from kvtrace.importer.naming import Names, resolve
 from kvtrace.importer.renaming import renamed
@@ -44,6 +46,7 @@ class Joined:
     found: list[Loss]
     ties: Ties
     unclear: list[int]
+    engines: dict[str, str]
 
     def losses(self) -> list[Loss]:
         """What the joins lost; whole only when every row has come out."""
@@ -60,12 +63,15 @@ def join(staging: Staging) -> Joined:
     facts = staging.facts
     asked = facts.table("asked").unique()
     extra, losses = duplicates(facts, staging.chunks())
+    engines = log_engines(staging)
     names = resolve(facts, asked)
     lookups, told_twice, repeats = once(facts, extra)
     ties = tie(facts, extra)
-    ties = replace(ties, silenced=np.union1d(ties.silenced, told_twice))
-    losses += [*repeats, *ties.losses, *missing_spans(facts, lookups, asked)]
-    return Joined(extra, names, _duplicate_drops(facts, lookups), losses, ties, [])
+    logged, better = told_better(facts, engines)
+    silenced = np.union1d(ties.silenced, np.union1d(told_twice, logged))
+    ties = replace(ties, silenced=silenced)
+    losses += [*repeats, *ties.losses, *better, *missing_spans(facts, lookups, asked)]
+    return Joined(extra, names, _duplicate_drops(facts, lookups), losses, ties, [], engines)
 
 
 def _duplicate_drops(facts: Facts, lookups: pl.DataFrame) -> npt.NDArray[np.int64]:
@@ -85,7 +91,7 @@ def joined_rows(staging: Staging, joined: Joined) -> Iterator[pa.Table]:
         after = first + staged.num_rows
         chunk, unclear = renamed(staged, joined.names)
         joined.unclear.append(unclear)
-        chunk = tied(chunk, first, joined.ties)
+        chunk = of_engines(tied(chunk, first, joined.ties), joined.engines)
         drops = _own(joined.duplicate_drops, first, after)
         if drops.size:
             is_duplicate = np.zeros(chunk.num_rows, bool)

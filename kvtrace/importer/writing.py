@@ -76,13 +76,14 @@ def write_run(
     rows = {
         "span": write_sorted(joined_rows(staging, joined), staging.spans, folder / "span", scratch, run_id)
     }
+    seen = staging.facts.table("processes")
     small: dict[str, Iterable[pa.Table]] = {
         "block": key_events(staging, calls_once(staging)),
         "metric": (rows for _, rows in staging.parts("metric")),
         "request_key": [request_keys(staging)],
         "alias": (names.to_arrow() for names in aliases(staging.facts, joined.names)),
         "identity": [_table("identity", list(staging.identities.values()))],
-        "process": [_table("process", _processes(staging, staging.facts.table("processes")))],
+        "process": [_table("process", _processes(staging, seen, joined.engines))],
         "loss": [_table("loss", [loss.row() for loss in (*staging.losses, *joined.losses())])],
     }
     for table in TABLES:
@@ -113,8 +114,8 @@ def _of_run(part: pa.Table, run_id: str) -> pa.Table:
     )
 
 
-def _processes(staging: Staging, seen: pl.DataFrame) -> list[dict[str, Any]]:
-    """Who recorded, with its first and last record."""
+def _processes(staging: Staging, seen: pl.DataFrame, engines: dict[str, str]) -> list[dict[str, Any]]:
+    """Who recorded, with its first and last record; `engines` are those that logs are of."""
     whole = seen.group_by("process").agg(pl.min("first_ns"), pl.max("last_ns"))
     times = {process: (first, last) for process, first, last in whole.iter_rows()}
     names = ("process", "engine", "host", "role", "product", "version")
@@ -122,7 +123,9 @@ def _processes(staging: Staging, seen: pl.DataFrame) -> list[dict[str, Any]]:
     for name, known in sorted(staging.processes.items(), key=lambda item: str(item[0])):
         first, last = times.get(name, (None, None))
         row: dict[str, Any] = {column: known.get(column) for column in names}
-        rows.append(row | {"first_ns": first, "last_ns": last, "instruments": {"otlp": "active"}})
+        row["engine"] = engines.get(row["engine"], row["engine"])
+        times_ns = {"first_ns": known.get("first_ns", first), "last_ns": known.get("last_ns", last)}
+        rows.append(row | times_ns | {"instruments": {known.get("instrument") or "otlp": "active"}})
     return rows
 
 

@@ -1,0 +1,116 @@
+"""Logs beside other sources, recorded while a cache server was killed: whose they are, what counts once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import kvtrace
+import pytest
+from kvtrace.importer import import_files
+from kvtrace.run import Run, open_run
+from tests.samples import SAMPLES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RECORDED = SAMPLES.parent / "tests" / "unit" / "sources" / "recorded"
+KILLED = SAMPLES / "server-killed"
+LOGS = (RECORDED / "vllm-server-killed.log", RECORDED / "lmcache-server-killed.log")
+
+
+def imported(out: Path, *inputs: Path) -> Run:
+    import_files(inputs, out)
+    return open_run(out)
+
+
+def rows(run: Run, query: str) -> list[tuple[Any, ...]]:
+    return run.sql(query).rows()
+
+
+@pytest.fixture(scope="module")
+def spans_and_logs(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """What the engines exported, and their logs: nothing was recorded from inside."""
+    return imported(tmp_path_factory.mktemp("logs") / "run", KILLED / "raw" / "otlp.binpb", *LOGS)
+
+
+def verdicts(run: Run) -> dict[str, str | None]:
+    """By the id that the caller gave."""
+    found = kvtrace.analyze(run, "fallbacks").select("request_id", "verdict").rows()
+    return {name.removeprefix("cmpl-")[:7]: verdict for name, verdict in found}
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict[str, str | None]:
+    """What the same requests are found to be where everything was recorded from inside."""
+    return verdicts(open_run(KILLED))
+
+
+def test_with_the_logs_the_requests_after_the_kill_are_degraded_as_the_recording_says(
+    spans_and_logs: Run, recorded: dict[str, str | None]
+) -> None:
+    said = verdicts(spans_and_logs)
+    after = [f"req-{number:03}" for number in range(9, 14)]
+    assert {said[name] for name in after} == {recorded[name] for name in after} == {"recompute_degraded"}
+
+
+def test_the_request_whose_inquiry_timed_out_is_not_named_and_nothing_is_said_of_it(
+    spans_and_logs: Run,
+) -> None:
+    assert verdicts(spans_and_logs)["req-008"] is None
+
+
+def test_without_the_logs_nothing_is_known_of_those_requests(tmp_path: Path) -> None:
+    said = verdicts(imported(tmp_path / "run", KILLED / "raw" / "otlp.binpb"))
+    assert not {"recompute_degraded"} & set(said.values())
+
+
+def test_a_log_belongs_to_the_only_engine_of_its_product(spans_and_logs: Run) -> None:
+    query = "SELECT DISTINCT engine FROM span WHERE map_contains(attributes, 'log_line') ORDER BY engine"
+    assert rows(spans_and_logs, query) == [("lmcache-1",), ("vllm-1",)]
+
+
+def test_what_the_servers_spans_tell_its_log_does_not_tell_again(spans_and_logs: Run) -> None:
+    query = "SELECT op, count(*) FROM span WHERE op IN ('load', 'store') AND tier_from <> 'disk' GROUP BY op"
+    assert sorted(rows(spans_and_logs, query)) == [("load", 4), ("store", 4)]
+    kept = "SELECT count(*) FROM span WHERE op IS NULL AND name IN ('Stored', 'Retrieved')"
+    assert rows(spans_and_logs, kept) == [(8,)]
+    duplicates = rows(
+        spans_and_logs, "SELECT sum(count) FROM loss WHERE detail = 'lines of a log, told by others'"
+    )
+    assert duplicates == [(12,)]
+
+
+def test_beside_a_recording_a_log_is_the_engines_whose_process_has_its_pid(
+    tmp_path: Path, recorded: dict[str, str | None]
+) -> None:
+    run = imported(tmp_path / "run", KILLED, *LOGS)
+    engines = rows(run, "SELECT DISTINCT engine FROM process WHERE process LIKE '%/6548'")
+    assert len(engines) == 1
+    health = "SELECT DISTINCT engine FROM span WHERE name = 'cache health'"
+    assert rows(run, health) == engines
+    assert verdicts(run) == recorded
+
+
+def test_alone_a_log_is_an_engine_of_its_own_and_its_transfers_count(tmp_path: Path) -> None:
+    run = imported(tmp_path / "run", *LOGS)
+    query = "SELECT op, engine, count(*), sum(tokens)::INT FROM transfer GROUP BY ALL ORDER BY op"
+    cache = "lmcache-server-killed.log"
+    assert rows(run, query) == [("load", cache, 4, 3072), ("store", cache, 4, 5120)]
+    health = "SELECT reason, engine FROM health ORDER BY start_ns"
+    assert rows(run, health) == [
+        ("healthy", "vllm-server-killed.log"), ("degraded", "vllm-server-killed.log"),
+    ]  # fmt: skip
+
+
+def test_a_run_of_logs_that_is_imported_with_a_recording_counts_once_too(
+    tmp_path: Path, recorded: dict[str, str | None]
+) -> None:
+    imported(tmp_path / "logs", *LOGS)
+    run = imported(tmp_path / "run", tmp_path / "logs", KILLED)
+    assert verdicts(run) == recorded
+    query = "SELECT count(*) FROM span WHERE op IN ('load', 'store') AND map_contains(attributes, 'log_line')"
+    assert rows(run, query) == [(0,)]
+    losses = (
+        "SELECT cause, op, sum(count)::INT FROM loss WHERE cause <> 'duplicate' GROUP BY ALL ORDER BY ALL"
+    )
+    assert rows(run, losses) == rows(open_run(KILLED), losses)
