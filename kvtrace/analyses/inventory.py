@@ -23,6 +23,7 @@ _RUN_FACTS = (
 
 _PRODUCTS = """
     SELECT 'product', coalesce(product, 'unknown'), count(*), version FROM process
+    WHERE attributes['same_as'] IS NULL  -- another name of processes that are counted
     GROUP BY product, version ORDER BY 2, version
 """
 _INSTRUMENTS = """

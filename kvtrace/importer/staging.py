@@ -30,6 +30,9 @@ HELD_BYTES = 192 << 20
 PARTS_A_TABLE = 512
 """Small parts, as a live source sends them, become one table when they are so many."""
 
+LISTED = 64
+"""Roles, or numbers of processes, that one name stands for."""
+
 
 @dataclass
 class Staging:
@@ -167,9 +170,9 @@ class Staging:
         if row["process"] is None:
             return
         known = self.processes.setdefault(row["process"], dict.fromkeys(row))
-        roles = {role for found in (known["role"], row["role"]) for role in (found or "").split(", ") if role}
+        lists = {name: _listed(known.get(name), row.get(name)) for name in ("role", "pids")}
         known.update({name: value for name, value in row.items() if known.get(name) is None})
-        known["role"] = ", ".join(sorted(roles)) or None
+        known.update(lists)
 
     def add_identity(self, row: dict[str, Any]) -> None:
         """Remember one field of an identity, once."""
@@ -179,3 +182,9 @@ class Staging:
         """Count content that was dropped at the door."""
         for name, count in dropped.items():
             self.content[name] = self.content.get(name, 0) + count
+
+
+def _listed(known: str | None, more: str | None) -> str | None:
+    """Words of two lists as one; of one name there are few, unless somebody makes them up."""
+    found = {word for said in (known, more) for word in (said or "").split(", ") if word}
+    return ", ".join(sorted(found)[:LISTED]) or None

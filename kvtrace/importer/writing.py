@@ -17,6 +17,7 @@ from kvtrace.importer.events import key_events
 from kvtrace.importer.gathering import gathered
 from kvtrace.importer.joining import Joined, joined_rows
 from kvtrace.importer.naming import aliases
+from kvtrace.importer.one_server import PIDS, one_server
 from kvtrace.importer.storage_calls import calls_once
 from kvtrace.schema.layout import RUN_FILE
 from kvtrace.schema.tables import TABLES
@@ -89,6 +90,7 @@ def write_run(
     for table in TABLES:
         if table != "span":
             found = gathered(staging.given(table), small.get(table, []), table)
+            found = one_server(found) if table == "process" else found
             parts = (_of_run(part, run_id) for part in found if part.num_rows)
             count = write_table(folder / table / "part-000.parquet", table, parts)
             if count:
@@ -125,6 +127,8 @@ def _processes(staging: Staging, seen: pl.DataFrame, engines: dict[str, str]) ->
         row: dict[str, Any] = {column: known.get(column) for column in names}
         row["engine"] = engines.get(row["engine"], row["engine"])
         times_ns = {"first_ns": known.get("first_ns", first), "last_ns": known.get("last_ns", last)}
+        if known.get(PIDS):
+            row["attributes"] = {PIDS: known[PIDS]}
         rows.append(row | times_ns | {"instruments": {known.get("instrument") or "otlp": "active"}})
     return rows
 

@@ -32,7 +32,10 @@ def process_of(resource: dict[str, str]) -> str | None:
 
 
 def describe(found: Sequence[dict[str, str]]) -> list[dict[str, str | None]]:
-    """Resources as rows of the table `process` (times and instruments are added when the run is whole)."""
+    """Resources as rows of the table `process` (times and instruments are added when the run is whole).
+
+    `pids`: the number of the process on its host, which an instance id hides.
+    """
     return [
         {
             "process": process_of(resource),
@@ -45,6 +48,7 @@ def describe(found: Sequence[dict[str, str]]) -> list[dict[str, str | None]]:
             "rank": resource.get("kvtrace.rank"),
             "device": resource.get("kvtrace.device"),
             "stream": resource.get("kvtrace.stream"),
+            "pids": resource.get("process.pid") or resource.get("vllm.process_id"),
         }
         for resource in found
     ]

@@ -105,7 +105,7 @@ def test_a_broken_file_in_a_folder_is_left_out_and_a_loss(tmp_path: Path, name: 
 
 @pytest.mark.parametrize(
     "content",
-    [b"text\n", b"\x89PNG\r\n", b"PAR1" + bytes(50), b'{"resourceMetrics":[]}', bytes(4096), b"{}", b"[1,2]"],
+    [b"text\n", b"\x89PNG\r\n", b"PAR1" + bytes(50), b'{"resourceLogs":[]}', bytes(4096), b"{}", b"[1,2]"],
 )
 def test_an_unknown_file_given_by_name_is_an_error_that_names_it(tmp_path: Path, content: bytes) -> None:
     strange, good = written(tmp_path / "strange file", content), written(tmp_path / "good", GOOD)
