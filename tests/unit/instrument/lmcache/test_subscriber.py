@@ -5,10 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from kvtrace.instrument.lmcache import bus as ours
 from kvtrace.instrument.lmcache import storage
-from kvtrace.instrument.lmcache.subscriber import LOOK_NS
-from tests.unit.instrument.lmcache.literal import Bus, Event, Kind, key
+from kvtrace.instrument.lmcache.subscriber import LOOK_NS, Storage
+from tests.unit.instrument.lmcache.literal import Bus, Event, Kind, key, read
 
 if TYPE_CHECKING:
     from tests.unit.instrument.conftest import Told
@@ -120,6 +121,31 @@ def test_a_prefetch_is_tied_to_its_request_when_it_is_submitted(server: Server, 
     (row,) = told.table("span")
     assert (row["name"], row["request_id"], row["attributes.prefetch_id"]) == ("prefetch.submitted", "r", 5)
     assert ours.prefetches.request_of(5) == ("r", False)
+
+
+#  4 objects were asked for: two shards, one object group or two, with a window or without
+@pytest.mark.parametrize(
+    ("windows", "tokens"), [([-1], 512), ([-1, -1], 256), ([-1, 4], None), ([], None), (None, None)]
+)
+def test_a_load_from_l2_has_the_tokens_of_its_chunks_where_every_chunk_has_as_many_objects(
+    server: Server, windows: list[int] | None, tokens: int | None
+) -> None:
+    server.start(Bus())
+    spec = SimpleNamespace(keys=[key(1)], mode="lookup")
+    if windows is not None:
+        spec.attn_desc = SimpleNamespace(num_chunks_in_sw=windows, world_size=2)
+    server.manager.submit_prefetch_task(spec, external_request_id="r")
+    decode = Storage().handlers(ours.prefetches, 0)
+    asked = {"request_id": 5, "adapter_index": 0, "task_id": 1, "l2_name": "fs", "key_count": 4}
+    decode["mp.lookup"](0, 10, "r", {"request_id": "r", "chunk_size": 256, "chunk_hashes": []})
+    decode["l2.load_task.submitted"](1, 20, "", {**asked, "total_bytes": 400})
+    decode["l2.load_task.completed"](2, 30, "", asked)
+    (row, *_) = read(
+        decode["l2.prefetch.load.completed"](
+            3, 31, "", {"request_id": 5, "loaded_count": 4, "failed_count": 0}
+        )
+    )
+    assert (row["outcome"], row["bytes"], row.get("tokens")) == ("ok", 400, tokens)
 
 
 def test_what_is_deleted_by_force_says_so_and_evictions_do_not(told: Told) -> None:
