@@ -43,7 +43,7 @@ SELECT * FROM known WHERE loaded_tokens IS NOT NULL OR (SELECT count(loaded_toke
 _PARTS = """
 CREATE OR REPLACE TEMP TABLE part AS
 SELECT DISTINCT component, CASE WHEN op = 'load' THEN tier_from ELSE tier_to END AS tier FROM transfer
-WHERE component IS NOT NULL
+WHERE component IS NOT NULL AND purpose IS DISTINCT FROM 'handoff'
 """
 
 _ANSWERED = """
