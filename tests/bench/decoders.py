@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 RECORDED = Path(__file__).parents[1] / "unit" / "sources" / "recorded"
+SUFFIXES = {".txt", ".json", ".jsonl", ".lct", ".msgpack", ".log", ".ring"}
 CPU_S = 1.0
 
 
@@ -29,7 +30,7 @@ def largest() -> dict[str, Path]:
     found: dict[str, Path] = {}
     files = [path for place in (SAMPLES, RECORDED) for path in place.rglob("*") if path.is_file()]
     for path in sorted(files, key=lambda path: path.stat().st_size):
-        name = format_of(path) if path.suffix in {".txt", ".json", ".jsonl", ".lct", ".msgpack"} else None
+        name = format_of(path) if path.suffix in SUFFIXES else None
         if name in decoders():
             found[str(name)] = path
     return found
