@@ -6,6 +6,10 @@ vLLM, SGLang and Dynamo's mock engines write them. A recording is one of
                     {"t", "frames", "topic", "payload": [ts, [events], rank]}
     the wire        [topic, sequence number, payload] in msgpack, one after the other, or in frames
 
+SGLang 0.5.18 writes positional arrays, 0.5.23 tagged maps, of one block an event; its hashes are signed and
+its media GPU and CPU_PINNED. What the rest of a system should know of it: a block is "stored" on the GPU when
+its load from the host is submitted, not when the copy is complete, so that it is no proof of a load.
+
 The rows are those that the engine's own scheduler writes when kvtrace runs inside of it, with the batch's
 time. The wire names no engine, process, model or hash algorithm. Token ids are counted and dropped.
 """

@@ -1,8 +1,8 @@
 """One published batch -> its events, typed; what the types do not fit is looked at field by field.
 
 A batch is an array [ts, events, data-parallel rank]. An event is a map with its type inside (vLLM 0.32,
-SGLang 0.5.23) or an array that begins with its type (before them). Hashes are integers, signed or not,
-or bytes. A field that nobody knows is counted, an event that nobody knows keeps its name and its keys.
+SGLang 0.5.23) or an array that begins with its type (before them, as SGLang 0.5.18). Hashes are
+integers, signed or not, or bytes. A field that nobody knows is counted, an event that nobody knows keeps its name and its keys.
 """
 
 from __future__ import annotations
@@ -70,7 +70,10 @@ class Cleared(Struct, tag="AllBlocksCleared", forbid_unknown_fields=True, gc=Fal
 
 
 class StoredArray(Stored[int | bytes], tag="BlockStored", array_like=True, gc=False):
-    """The same, positional: older vLLM, SGLang before 0.5.23."""
+    """The same, positional: older vLLM, SGLang before 0.5.23.
+
+    SGLang 0.5.18 appends a map {"cache_salt"} where its request has a salt: in the place of `lora_name`.
+    """
 
 
 class RemovedArray(Removed[int | bytes], tag="BlockRemoved", array_like=True, gc=False):
@@ -139,7 +142,6 @@ _FIELDS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
 }
 _USED = {
     "parent_block_hash": Hash | None,
-    "token_ids": list[int],
     "block_size": int,
     "medium": str | None,
     "group_idx": int | None,
@@ -220,6 +222,8 @@ def _event(event: Any, remarks: Remarks) -> Event:
     for key, value in given.items():
         if key == "block_hashes":
             used[key] = _hashes(value)
+        elif key == "token_ids" and key in names:
+            used[key] = _tokens(value)
         elif key in _USED and key in names:
             used[key] = msgspec.convert(value, _USED[key]) if key != "parent_block_hash" else _hash(value)
         elif key not in names and key != "type":
@@ -238,6 +242,13 @@ def _other(name: str, event: Any, remarks: Remarks) -> Other:
         hashes = []
     medium = given.get("medium")
     return Other(name[:_MAX_NAME], hashes, medium if isinstance(medium, str) else None)
+
+
+def _tokens(value: Any) -> list[int]:
+    """Token ids; with speculative decoding by EAGLE SGLang writes each as a pair with the one after it."""
+    if isinstance(value, list) and value and all(isinstance(pair, list) for pair in value):
+        return [first for first, _next in msgspec.convert(value, list[tuple[int, int]])]
+    return msgspec.convert(value, list[int])
 
 
 def _hashes(value: Any) -> list[Any]:

@@ -115,6 +115,36 @@ def test_tagged_maps_and_positional_arrays_give_the_same_rows(tmp_path: Path) ->
     assert block_rows(tmp_path, message(0, *events)) == block_rows(tmp_path, message(0, *arrays))
 
 
+def test_sglang_before_0_5_23_appends_the_salt_of_a_request_as_a_map(tmp_path: Path) -> None:
+    """SGLang 0.5.18: [..., lora_id, medium, {"cache_salt"}]; an event without a salt ends at its medium."""
+    plain = ["BlockStored", [1], None, [5, 6], 2, None, "CPU_PINNED"]
+    found = decode(tmp_path, message(0, plain, [*plain, {"cache_salt": "secret"}]))
+    assert (
+        picked(found.tables["block"].to_dicts(), "key", "tier", "tokens", "medium_raw")
+        == [("0000000000000001", "host", 2, "CPU_PINNED")] * 2
+    )
+    assert (found.losses, found.content) == ((), {"token_ids": 4})
+    assert "secret" not in repr(found)
+
+
+@pytest.mark.parametrize("form", [dict, list], ids=["maps", "arrays"])
+def test_pairs_of_tokens_are_the_tokens_that_they_begin_with(tmp_path: Path, form: type[Any]) -> None:
+    """SGLang with EAGLE: a block's tokens come as pairs (token, the next one)."""
+    ones, pairs = stored(1, tokens=[7, 8]), stored(2, tokens=[[7, 8], [8, 9]])  # type: ignore[list-item]
+    raw = [event if form is dict else list(event.values()) for event in (ones, pairs)]
+    found = decode(tmp_path, message(0, *raw))
+    first, second = found.tables["block"].to_dicts()
+    assert (found.losses, found.content) == ((), {"token_ids": 4})
+    assert (second["tokens"], second["token_digest"]) == (2, first["token_digest"])
+
+
+@pytest.mark.parametrize("tokens", [[[7, 8], 9], [[7], [8]], ["ab"], [[7, "x"]]])
+def test_tokens_of_any_other_form_cost_their_event_alone(tmp_path: Path, tokens: list[Any]) -> None:
+    found = decode(tmp_path, message(0, stored(1, tokens=tokens), removed(2)))
+    assert [loss.count for loss in found.losses] == [1]
+    assert picked(found.tables["block"].to_dicts(), "event") == [("removed",)]
+
+
 def test_one_key_is_one_text_signed_or_unsigned_integer(tmp_path: Path) -> None:
     """engines/others.md 1.2: hashes are i64 or u64."""
     key = 2**64 - 5
