@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from kvtrace.analyses._text import utc
+from kvtrace.run.lasting import lasting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,8 +77,9 @@ def inventory(run: Run) -> pl.DataFrame:
 
     Spans without an operation are a producer's own roots and start-up work, or spans that no rule knows.
     Counts are of rows that are there; what could be there and is not, and what would fill it, is the
-    question coverage. Losses of cause `duplicate` are counted and are no loss. An empty run has its
-    counts, which are 0: that nothing was recorded is known.
+    question coverage. A recording that goes on, or that was cut off, has the state of this moment first,
+    with how many processes write now. Losses of cause `duplicate` are counted and are no loss. An empty
+    run has its counts, which are 0: that nothing was recorded is known.
 
     Columns:
         what: run, input, engine, product, instrument, requests, spans, spans_without_op, time, rows,
@@ -86,7 +88,7 @@ def inventory(run: Run) -> pl.DataFrame:
         value: the count, or unix ns for time; null where the fact is a text
         detail: the fact as text: a version, a state, a source, a time in ISO UTC
     """
-    rows = [*_from_run_file(run.meta)]
+    rows = [*_state(run), *_from_run_file(run.meta)]
     connection = run.connection()
     if not any(row[0] == "engine" for row in rows):  # run.json knows their versions, spans their names alone
         rows += connection.sql(_ENGINES).fetchall()
@@ -102,6 +104,20 @@ def inventory(run: Run) -> pl.DataFrame:
     dropped = run.meta.get("content_dropped") or {}
     rows += [("content_dropped", name, int(count), None) for name, count in sorted(dropped.items())]
     return pl.DataFrame(rows, schema=_COLUMNS, orient="row")
+
+
+def _state(run: Run) -> Iterator[Row]:
+    """What a person must know before reading any number: it grows yet, or nobody saw its end."""
+    found = lasting(run)
+    if found is None:
+        return
+    if not found.goes_on:
+        said = "cut off: kvtrace run was killed; all that was recorded is here, its exit code is not"
+    elif found.writers:
+        said = "being recorded; this is what there is at this moment"
+    else:
+        said = "being recorded; no engine has begun to write"
+    yield "run", "state", found.writers if found.goes_on else None, said
 
 
 def _from_run_file(meta: dict[str, Any]) -> Iterator[Row]:

@@ -50,6 +50,11 @@ def info(run: Path, /, *, form: InfoFormat = "table") -> None:
         print(*json_lines(observed), sep="\n", end="}\n")
         return
     print(f"{safe(str(opened.origin))}")
+    state = holds.filter(what="run", name="state")
+    for row in state.to_dicts():
+        writing = f" (processes that write: {row['value']})" if row["value"] else ""
+        print(f"{row['detail']}{writing}")
+    holds = holds.join(state, on=["what", "name"], how="anti", maintain_order="left")
     for what, heading in _HEADINGS.items():
         rows = holds.filter(what=what).to_dicts()
         print(f"\n{heading}{'' if rows else ': none'}")

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 from kvtrace import __version__, schema
 from kvtrace.errors import RunError, RunExistsError
 from kvtrace.schema.layout import PARTIAL, RUN_FILE
+from kvtrace.sources.spool.liveness import own_boot_id, own_facts
 
 if TYPE_CHECKING:
     from typing import Any
-
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def default_out() -> Path:
@@ -58,7 +57,8 @@ def first_facts(*, run_id: str, group: str | None, program: str, clocks: tuple[i
         "recording": {"captured": f"kvtrace run, from inside the processes of {program}."},
         "command": program,
         "host": os.uname().nodename,
-        "boot_id": _boot_id(),
+        "boot_id": own_boot_id(),
+        "recorder": own_facts(),
         "anchor": {"monotonic_ns": monotonic_ns, "unix_ns": unix_ns},
         "started_ns": unix_ns,
         "ended_ns": None,
@@ -66,13 +66,6 @@ def first_facts(*, run_id: str, group: str | None, program: str, clocks: tuple[i
         "content_kept": False,
         "content_dropped": {},
     }
-
-
-def _boot_id() -> str | None:
-    try:
-        return BOOT_ID.read_text().strip()
-    except OSError:
-        return None
 
 
 def write_facts(run: Path, facts: dict[str, Any]) -> None:

@@ -35,10 +35,10 @@ _FIRST = ("scheduler", "api", "worker")
 
 def is_over(run: Path) -> bool:
     """Whether no process writes to any spool of a run any more."""
-    return all(_has_ended(spool) for spool in spool_files(run))
+    return all(has_closed(spool) for spool in spool_files(run))
 
 
-def _has_ended(spool: Path) -> bool:
+def has_closed(spool: Path) -> bool:
     """Whether a spool has its closing mark, or nobody who could write it."""
     with spool.open("rb") as file:
         file.seek(max(spool.stat().st_size - _TAIL_BYTES, 0))

@@ -7,14 +7,13 @@ stays silent: it writes an anchor once a minute. A machine that was started anew
 
 from __future__ import annotations
 
+import os
 import socket
 import time
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any
 
 SILENCE_SECONDS = 150.0
 _PROC = Path("/proc")
@@ -22,14 +21,30 @@ _PROC = Path("/proc")
 
 def has_ended(header: Mapping[str, Any], spool: Path) -> bool:
     """Whether nothing more can be appended to the spool of this header."""
-    boot_id, pid = header.get("boot_id"), header.get("pid")
-    if boot_id and boot_id != own_boot_id() and header.get("host") == socket.gethostname():
+    over = ended(header)
+    return is_silent(spool) if over is None else over
+
+
+def own_facts() -> dict[str, Any]:
+    """By which facts `ended` finds this process, here or elsewhere."""
+    return {
+        "boot_id": own_boot_id(), "host": socket.gethostname(), "pid": os.getpid(),
+        "pid_namespace": own_pid_namespace(), "start_ticks": start_ticks(os.getpid()),
+    }  # fmt: skip
+
+
+def ended(facts: Any) -> bool | None:
+    """Whether a process of these facts (own_facts) has ended; None when it cannot be looked up from here."""
+    if not isinstance(facts, Mapping):
+        return None
+    boot_id, pid = facts.get("boot_id"), facts.get("pid")
+    if boot_id and boot_id != own_boot_id() and facts.get("host") == socket.gethostname():
         return True
-    same = boot_id == own_boot_id() and header.get("pid_namespace") == own_pid_namespace()
+    same = boot_id == own_boot_id() and facts.get("pid_namespace") == own_pid_namespace()
     if not same or not boot_id or not isinstance(pid, int):
-        return is_silent(spool)
+        return None
     ticks = start_ticks(pid)
-    began = header.get("start_ticks")
+    began = facts.get("start_ticks")
     return ticks is None or (began is not None and ticks != began)
 
 

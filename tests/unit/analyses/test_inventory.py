@@ -1,9 +1,13 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pytest
+from kvtrace import schema
 from kvtrace.analyses.inventory import inventory
+from kvtrace.run import open_run
 from tests.rows import write_run
+from tests.spools import Drawn, living_header, run_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,3 +107,27 @@ def test_what_content_was_dropped_is_said_by_attribute(tmp_path: Path) -> None:
         ("content", 1),
         ("gen_ai.prompt", 4),
     ]
+
+
+@pytest.mark.parametrize(
+    ("meta", "writes", "state"),
+    [
+        ({"ended_ns": None}, True, (1, "being recorded; this is what there is at this moment")),
+        ({"ended_ns": None, "recorder": living_header()}, False,
+         (0, "being recorded; no engine has begun to write")),
+        ({"ended_ns": None, "recorder": living_header() | {"start_ticks": 1}}, False,
+         (None, "cut off: kvtrace run was killed; all that was recorded is here, its exit code is not")),
+        ({"ended_ns": 7}, False, None),
+    ],
+)  # fmt: skip
+def test_the_state_of_a_recording_comes_first(
+    tmp_path: Path,
+    meta: dict[str, Any],
+    writes: bool,  # noqa: FBT001 - a table
+    state: tuple[int | None, str] | None,
+) -> None:
+    run = run_file(tmp_path / "run", kind="run", **meta)
+    if writes:
+        Drawn(run / "spool", **living_header()).facts(engine="e0")
+    first = inventory(open_run(run)).row(0)
+    assert first == (("run", "state", *state) if state else ("run", "schema_version", schema.VERSION, None))

@@ -10,6 +10,7 @@ import pytest
 from kvtrace.cli import import_, main
 from kvtrace.schema.publish import contract_json
 from kvtrace.schema.tables import TABLES
+from tests.spools import Drawn, living_header, run_file
 from tests.unit.cli.conftest import FORMULA
 
 Progress = Callable[[Path, int, int], None]
@@ -178,3 +179,13 @@ def test_what_import_and_report_need_is_said(
 ) -> None:
     assert main(words) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_info_says_that_a_run_is_still_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_file(tmp_path / "run", kind="run", ended_ns=None)
+    Drawn(run / "spool", **living_header()).facts(engine="e0")
+    said = output(["info", str(run)], capsys).splitlines()
+    assert said[:2] == [
+        str(run),
+        "being recorded; this is what there is at this moment (processes that write: 1)",
+    ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from kvtrace.run import open_run
+from kvtrace.run.lasting import Lasting, lasting
 from kvtrace.sources.spool.finishing import is_over
 from tests.unit.launch.launched import KVTRACE, STAND_IN, begin, environment, run, until
 from tests.unit.sinks.otlp.receivers import http
@@ -66,9 +67,21 @@ def test_the_run_is_readable_while_it_lasts(tmp_path: Path) -> None:
         assert requests(out) == names(50)
         assert open_run(out).sql("SELECT count(*) FROM request").item() == 50
         assert open_run(out).meta["exit_code"] is None
+        assert lasting(open_run(out)) == Lasting(goes_on=True, writers=1)
         go_on.touch()
         assert ours.wait(timeout=60) == 0
     assert requests(out) == names(50)
+    assert lasting(open_run(out)) is None
+
+
+def test_a_run_is_recorded_before_its_engine_writes_anything(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with begin("--out", out, "--", "sleep", "60") as ours:
+        until(lambda: (out / "run.json").exists(), "the run")
+        assert lasting(open_run(out)) == Lasting(goes_on=True, writers=0)
+        ours.terminate()
+        ours.communicate(timeout=60)
+    assert lasting(open_run(out)) is None
 
 
 @pytest.mark.parametrize("after_seconds", [0.0, 1.3, 2.1])
@@ -87,6 +100,7 @@ def test_if_we_are_killed_the_command_goes_on_and_every_row_is_there_once(
     assert requests(out) == sorted(names(400) + names(400, "c"))
     assert not losses(out)
     assert open_run(out).meta["exit_code"] is None  # nobody was there to see it
+    until(lambda: lasting(open_run(out)) == Lasting(goes_on=False, writers=0), "the last process's end")
 
 
 def test_a_command_that_exits_at_once_without_an_end_is_recorded(tmp_path: Path) -> None:
