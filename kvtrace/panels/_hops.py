@@ -41,22 +41,31 @@ WITH moved AS (
         coalesce(greatest(end_ns, usable_ns), 9223372036854775807) AS stop_ns
     FROM span
     WHERE op IN ('load', 'store') AND observer = 'scheduler' AND list_contains($requests, request_id)
+), told AS (
+    -- Client, server and every rank may name one transfer otherwise: `transfer` has the name that tie gives it.
+    SELECT s.*, coalesce(t.transfer_id, s.transfer_id) AS common, t.moved_nothing
+    FROM span s LEFT JOIN tie t ON t.span_id = s.span_id AND t.process IS NOT DISTINCT FROM s.process
+    WHERE list_contains($requests, request_id)
+), renamed AS (
+    SELECT request_id, transfer_id, any_value(common) AS common
+    FROM told WHERE op IN ('load', 'store') AND common <> transfer_id
+    GROUP BY request_id, transfer_id HAVING count(DISTINCT common) = 1
 ), report AS (
-    SELECT request_id, transfer_id, max(end_ns) AS reported_ns
-    FROM span
-    WHERE op IS NULL AND observer = 'worker' AND transfer_id IS NOT NULL
-        AND list_contains($requests, request_id)
-    GROUP BY request_id, transfer_id
+    SELECT s.request_id, coalesce(n.common, s.transfer_id) AS transfer_id, max(end_ns) AS reported_ns
+    FROM span s LEFT JOIN renamed n ON n.request_id = s.request_id AND n.transfer_id = s.transfer_id
+    WHERE op IS NULL AND observer = 'worker' AND s.transfer_id IS NOT NULL
+        AND list_contains($requests, s.request_id)
+    GROUP BY ALL
 ), nearby AS (
     -- Of a transfer all that its own observers say: a client when it asked and when it was told the end.
     SELECT
-        request_id, op, coalesce(transfer_id, span_id::VARCHAR) AS own_id,
+        request_id, op, coalesce(common, span_id::VARCHAR) AS own_id,
         min(submit_ns) AS asked_ns, max(usable_ns) AS usable_ns,
         min(submit_ns) FILTER (WHERE observer IN ('worker', 'client')) AS handed_ns,
         max(CASE WHEN observer = 'client' THEN end_ns
             ELSE end_ns + TRY_CAST(attributes['reported_after_ns'] AS BIGINT) END) AS reported_ns
-    FROM span
-    WHERE op IN ('load', 'store') AND list_contains($requests, request_id)
+    FROM told
+    WHERE op IN ('load', 'store') AND moved_nothing IS NOT true
     GROUP BY ALL
 ), around AS (
     -- What the scheduler asked for ends at the GPU: a hop between two other tiers has no report of its own.
@@ -84,7 +93,8 @@ FROM around a
 LEFT JOIN nearby n ON n.request_id = a.request_id AND n.op = a.op
     AND n.own_id = coalesce(a.transfer_id, a.span_id::VARCHAR)
 LEFT JOIN report r ON r.request_id = a.request_id AND r.transfer_id = a.transfer_id
-LEFT JOIN report s ON s.request_id = a.request_id AND s.transfer_id = a.whole_id
+LEFT JOIN renamed w ON w.request_id = a.request_id AND w.transfer_id = a.whole_id
+LEFT JOIN report s ON s.request_id = a.request_id AND s.transfer_id = coalesce(w.common, a.whole_id)
 ORDER BY a.request_id, number
 """
 

@@ -5,6 +5,7 @@
 -- worker, where both have as many and each of the server's begins while its client waits (give or take 50 ms);
 -- else only where a pair fits and neither fits another. Workers of one request that moved equally often moved
 -- together: ranks, if no second lies between them. `kvtrace import` has tied its runs already, with more means.
+-- A client's row that fits several of its server's keeps its own name: it is here without one, to be counted.
 CREATE VIEW tie AS
 WITH move AS (
     SELECT
@@ -57,8 +58,10 @@ SELECT o.process, o.span_id, o.common, o.is_drop
 FROM ordered o JOIN client c ON c.span_id = o.span_id AND c.process IS NOT DISTINCT FROM o.process
 WHERE o.whole AND c.known IS NULL
 UNION ALL
-SELECT process, span_id, common, is_drop FROM fitting WHERE ways = 1 AND claims = 1;
+SELECT process, span_id, common, is_drop FROM fitting WHERE ways = 1 AND claims = 1
+UNION ALL
+SELECT DISTINCT process, span_id, NULL, NULL FROM fitting WHERE ways > 1 OR claims > 1;
 
 COMMENT ON VIEW tie IS 'one row a store or load of LMCache that is named otherwise by its client, its server or a rank';
-COMMENT ON COLUMN tie.transfer_id IS 'the name that all of them take';
+COMMENT ON COLUMN tie.transfer_id IS 'the name that all of them take; null when it fits several and keeps its own';
 COMMENT ON COLUMN tie.moved_nothing IS 'whether the server says that this store of its client stored nothing';

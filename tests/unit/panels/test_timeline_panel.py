@@ -276,3 +276,29 @@ def test_the_axis_ends_with_the_first_token_or_the_last_of_a_hop(tmp_path: Path)
     assert short.layout.xaxis.range[1] == pytest.approx(1.04 * 60)
     long = timeline.draw(timeline.data(drawn(tmp_path / "other", *FOUR, store)))
     assert long.layout.xaxis.range[1] == pytest.approx(1.04 * 130)
+
+
+def test_client_and_server_that_name_a_load_apart_are_one_hop_with_all_its_times(tmp_path: Path) -> None:
+    """A run that was recorded and never imported: only the noun tie knows that it is one load.
+
+    scheduler   10 asked ────────────────────────────────── 45 told, 50 usable      r0/load/1
+    client           13 asked ───────────────────────── 42 told                     r0/load/1
+    server                    20 copy ──────── 38                                   r0#17
+    """
+    worker = {"attributes": {"engine_id": "7"}, "component": "lmcache.l1"}
+    client = copied(13, 13, 42, observer="client", process="e0/client", **worker) | {"span_id": 70}
+    server = copied(20, 20, 38, observer="server", process="cache", transfer_id="r0#17", **worker)
+    run = drawn(tmp_path, decided(10, 45, 50), client, server | {"submit_ns": None, "span_id": 71})
+    assert told(run) == [("submit", 10, 20), ("copy", 20, 38), ("poll", 38, 42), ("usable", 42, 50)]
+    (hop,) = hops(run, ("r0",)).to_dicts()
+    assert (hop["transfer_id"], hop["observer"], hop["handed_ns"]) == ("r0#17", "server", at(13))
+
+
+def test_a_report_of_a_load_that_the_server_names_otherwise_is_its_report(tmp_path: Path) -> None:
+    worker = {"attributes": {"engine_id": "7"}, "component": "lmcache.l1"}
+    client = copied(13, 13, 42, observer="client", process="e0/client", **worker) | {"span_id": 70}
+    server = copied(20, 20, 38, observer="server", process="cache", transfer_id="r0#17", **worker)
+    run = drawn(
+        tmp_path, decided(10, 45, 50), client, server | {"submit_ns": None, "span_id": 71}, reported(13, 40)
+    )
+    assert told(run) == [("submit", 10, 20), ("copy", 20, 38), ("poll", 38, 40), ("usable", 40, 50)]

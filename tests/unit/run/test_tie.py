@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvtrace.analyses.inventory import inventory
 from tests.rows import write_run
 
 if TYPE_CHECKING:
@@ -110,3 +111,46 @@ def test_two_requests_and_two_directions_are_never_mixed(tmp_path: Path) -> None
         _row("store", "server", 5, 25, "q#1", bytes=9, request_id="q"),
     )  # fmt: skip
     assert len(rows) == 3
+
+
+def test_what_may_be_either_is_counted_once(tmp_path: Path) -> None:
+    """In a run that was recorded and never imported; an import that counted it is not repeated."""
+    unclear = (
+        _row("store", "client", 0, 30, "r/store/1"), _row("store", "client", 10, 60, "r/store/2"),
+        _row("store", "server", 20, 25, "r#9"), _row("load", "client", 0, 9, "r/load/1"),
+        _row("load", "server", 2, 5, "r#1"),
+    )  # fmt: skip
+    span = [row | {"span_id": n} for n, row in enumerate(unclear, 1)]
+    loss = {"source": "import", "cause": "ambiguous_join", "op": "store", "count": 2}
+    for losses in ([], [loss]):
+        run = write_run(tmp_path / str(len(losses)), span=span, loss=losses)
+        lost = inventory(run).filter(what="losses")
+        assert lost.select("name", "value").rows() == [("ambiguous_join", 2)]
+    clear = write_run(tmp_path / "clear", span=span[3:])
+    assert inventory(clear).filter(what="losses").is_empty()
+
+
+def test_a_drop_of_several_ranks_is_one_drop(tmp_path: Path) -> None:
+    """Whether the server numbers each by itself or all have one name; tokens are the most of any rank."""
+    rows = _seen(
+        tmp_path / "apart",
+        _row("drop", "server", 5, 25, "r#1", reason="no_room"),
+        _row("drop", "server", 6, 27, "r#2", worker="8", reason="no_room", tokens=512),
+        noun="store",
+    )
+    assert [(row["op"], row["transfer_id"], row["tokens"], row["reason"]) for row in rows] == [
+        ("drop", "r#1", 512, "no_room")
+    ]
+    assert (rows[0]["start_ns"] - START, rows[0]["end_ns"] - START) == (5 * MS, 27 * MS)
+    named = (
+        _row("drop", "worker", 0, 9, "t", reason="stale"),
+        _row("drop", "worker", 1, 8, "t", reason="no_room"),
+        _row("drop", "client", 0, 99, "t", reason="unknown", tokens=9_999),
+    )
+    (row,) = _seen(tmp_path / "named", *named, noun="store")
+    assert (row["observer"], row["tokens"], row["reason"]) == ("worker", 256, "unknown")
+
+
+def test_drops_without_an_id_stay_apart(tmp_path: Path) -> None:
+    rows = [_row("drop", "server", start, start + 1, "x") | {"transfer_id": None} for start in (0, 5)]
+    assert len(_seen(tmp_path, *rows, noun="store")) == 2
