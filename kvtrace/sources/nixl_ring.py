@@ -43,8 +43,8 @@ FORMAT = "nixl-ring"
 PREFIX = "nixl_ring"
 VERSION = 4
 SOURCE, PAGE, EVENT = "kvtrace.source", "kvtrace.page", "event"
-MAX_BYTES = 256 * MIB
-"""A ring of 16 million events; NIXL's own default has 4,096."""
+MAX_BYTES = 64 * MIB
+"""A ring of four million events; NIXL's own default has 4,096."""
 NAMES = (
     "agent_tx_bytes", "agent_rx_bytes", "agent_tx_requests_num", "agent_rx_requests_num",
     "agent_memory_registered", "agent_memory_deregistered", "agent_xfer_time", "agent_xfer_post_time",

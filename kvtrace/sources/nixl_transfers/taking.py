@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.sources.records import (
@@ -41,6 +42,7 @@ _FAR = {
 }  # fmt: skip
 """Backends whose far side is of one kind by what they are."""
 _OPS = {"READ": "load", "WRITE": "store"}
+_SAYS = ("op", "operation", "direction", "tag")
 _STATES = {"DONE": "ok", "ERR": "failed", "PROC": "open"}
 _WORD = re.compile(r"[A-Za-z]+")
 _OWN = (
@@ -48,13 +50,14 @@ _OWN = (
     "local", "remote", "remote_agent", "peer", "rank", "exc", "error", "py_us",
 )  # fmt: skip
 """Fields that a record may have beside the five."""
+_KNOWN = frozenset((*_OWN, *(name for names in SPELLINGS for name in names)))
 
 
 def numbers(record: Any) -> tuple[Any, ...] | None:
     """The five numbers of a record, wherever in it they are; None when it has not all of them."""
     for place in _places(record):
         for names in SPELLINGS:
-            if all(number(place.get(name)) is not None for name in names):
+            if names[0] in place and all(number(place.get(name)) is not None for name in names):
                 return tuple(place[name] for name in names)
     return None
 
@@ -127,8 +130,8 @@ class Transfers:
         self._unread(value)
 
     def _unread(self, record: dict[str, Any]) -> None:
-        known = {*_OWN, *(name for names in SPELLINGS for name in names)}
-        self.rows.ignore("transfers", [name for name in record if name not in known])
+        if unread := [name for name in record if name not in _KNOWN]:
+            self.rows.ignore("transfers", unread)
 
 
 def _row(record: dict[str, Any]) -> dict[str, Any]:
@@ -149,12 +152,16 @@ def _row(record: dict[str, Any]) -> dict[str, Any]:
 
 def _op(record: Any) -> str | None:
     """Which way it went: one word READ or WRITE in what says it; None where none or both are."""
-    for name in ("op", "operation", "direction", "tag"):
-        words = {word.upper() for word in _WORD.findall(text(at(record, name)) or "")}
-        found = [op for word, op in _OPS.items() if word in words]
-        if found:
-            return found[0] if len(found) == 1 else None
-    return None
+    said = (record.get(name) for name in _SAYS) if isinstance(record, dict) else ()
+    found = next((ops for each in said if (ops := _ops(text(each) or ""))), ())
+    return found[0] if len(found) == 1 else None
+
+
+@lru_cache(maxsize=256)
+def _ops(said: str) -> tuple[str, ...]:
+    """The directions that a text names; files say the same few over and over."""
+    words = {word.upper() for word in _WORD.findall(said)}
+    return tuple(op for word, op in _OPS.items() if word in words)
 
 
 def _tier(record: dict[str, Any], side: str) -> str:
