@@ -162,7 +162,7 @@ class TestConversation:
             "kv-cache-tester:64:given:b",
         ]  # fmt: skip
 
-    @pytest.mark.parametrize(("inner", "at_s"), [(0.0, 9.0), (2.5, 11.5), (10.0, 10.0)])
+    @pytest.mark.parametrize(("inner", "at_s"), [(0.0, 9.0), (2.5, 11.5), (9.0, 9.0), (10.0, 10.0)])
     def test_a_subagents_requests_are_requests_at_their_time(self, inner: float, at_s: float) -> None:
         """Counted from its own beginning where they would lie before it."""
         agent = {"t": 9.0, "type": "subagent", "agent_id": "x", "requests": [
