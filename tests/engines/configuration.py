@@ -34,6 +34,7 @@ HOST_NAME = "engine-host"
 class Configuration:
     """The settings that differ between recordings.
 
+    `l2_gap` is the number of an object that L2 fails to load, of every load.
     `connector` is lmcache, or native for vLLM's own offloading to the host (host_offload.py), whose
     every copy lasts at least `delay_s` and whose job number `fails` fails, or example for vLLM's
     ExampleConnector, or multi for these two. `lazy` lets LMCache's client store in batches, later;
@@ -47,6 +48,7 @@ class Configuration:
     connector: str = "lmcache"
     l1_gb: float = 0.0
     l2: bool = False
+    l2_gap: int | None = None
     lazy: bool = False
     engine_driven: bool = False
     delay_s: float = 0.0
@@ -68,13 +70,15 @@ class Ports:
 
 def cache_command(python: str, configuration: Configuration, ports: Ports) -> list[str]:
     """`lmcache server`, with everything it can write about itself switched on."""
-    adapter = json.dumps({"type": "fs", "base_path": L2_FOLDER})
+    adapter: dict[str, object] = {"type": "fs", "base_path": L2_FOLDER}
+    if configuration.l2_gap is not None:
+        adapter = {"type": "fault_inject", "gap_indices": [configuration.l2_gap], "inner": adapter}
     command = [python, "-m", "lmcache.cli.main", "server", "--instance-id", "lmcache-1"]
     command += ["--host", LOCALHOST, "--port", str(ports.cache)]
     command += ["--http-host", LOCALHOST, "--http-port", str(ports.cache_http)]
     command += ["--chunk-size", str(CHUNK_TOKENS), "--supported-transfer-mode", "auto"]
     command += ["--l1-size-gb", str(configuration.l1_gb), "--eviction-policy", "LRU"]
-    command += ["--l2-adapter", adapter] if configuration.l2 else []
+    command += ["--l2-adapter", json.dumps(adapter)] if configuration.l2 else []
     command += ["--enable-tracing", "--otlp-endpoint", f"http://{LOCALHOST}:{ports.otlp}"]
     command += ["--trace-level", "storage", "--trace-output", STORAGE_TRACE]
     return [*command, "--lookup-hash-log-dir", HASH_LOG]

@@ -106,6 +106,13 @@ def lazy(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
 
 
 @pytest.fixture(scope="session")
+def partial(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """LMCache with an L2 that fails to load the third object of every load."""
+    folder = tmp_path_factory.mktemp("partial")
+    return native.play(native.PARTIAL, native.loads_in_part, python=python, out=folder / "run")
+
+
+@pytest.fixture(scope="session")
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
     skip_when_missing()
     return Recordings(tmp_path_factory.mktemp("engines"), engine_python())

@@ -53,6 +53,7 @@ class Client:
 
     url: str
     output: Path
+    cache_url: str = ""
     sent: int = 0
     responses: list[Response] = field(default_factory=list)
 
@@ -136,7 +137,7 @@ def _text(chunk: dict[str, object]) -> str:
     return "".join(choice.get("text") or "" for choice in choices) if isinstance(choices, list) else ""
 
 
-def page(url: str) -> bytes:
+def page(url: str, *, method: str = "GET") -> bytes:
     """A metrics or status page as it is."""
-    with urllib.request.urlopen(url, timeout=30) as response:
+    with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=30) as response:
         return bytes(response.read())

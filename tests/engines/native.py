@@ -17,7 +17,7 @@ from tests.engines import drive
 from tests.engines.configuration import HOST_TIMES, Configuration
 from tests.engines.leaving import PROGRESS, Copies, leave
 from tests.engines.prompts import Prompt, plain
-from tests.engines.stack import NATIVE, Stack, running
+from tests.engines.stack import NATIVE, NATIVE_CACHE, Stack, running
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +39,10 @@ LEFT_LOADING = "left-loading"
 LEFT_STORING = "left-storing"
 """Ids of the two requests whose clients leave while their state is copied."""
 
+SHORT_TOKENS = 600
+"""Two chunks of LMCache's, and a rest."""
+L2_PAUSE_S = 3.0
+"""What is stored has been copied to L2 by then."""
 QUIET_S = 2.0
 """vLLM may kill its EngineCore at once when it stops: after so long all is in the spool, its mark too."""
 SETTLE_S = 60.0
@@ -49,7 +53,8 @@ class Played:
     """The run that was recorded, what the client saw, and vLLM's counters after the last request.
 
     `times` are those that host_offload.py measured of its own copies, an entry a job whose result was handed
-    out; `next_poll_ns` is when vLLM asked again after that.
+    out; `next_poll_ns` is when vLLM asked again after that. `cache` is the run of the cache server, where
+    there is one.
     """
 
     run: Path
@@ -57,6 +62,7 @@ class Played:
     counters: dict[str, float]
     died: bool = False
     times: list[dict[str, int]] = field(default_factory=list)
+    cache: Path | None = None
 
 
 def native_offload(client: Client) -> None:
@@ -110,6 +116,18 @@ def until_death(client: Client) -> None:
         client.ask(*plain(0, 1, 2, 3, 0, 1, 0, 1))
 
 
+def loads_in_part(client: Client) -> None:
+    """Two prompts of five chunks and of two go to L2 and nowhere else, then come back.
+
+    The third object of every load fails: of the long prompt two chunks arrive, of the short one both.
+    """
+    long, short = Prompt(number=0), Prompt(number=20, tokens=SHORT_TOKENS)
+    client.ask(long, short, *plain(1, 2, 3, 4))
+    time.sleep(L2_PAUSE_S)
+    drive.page(f"{client.cache_url}/cache/clear", method="POST")
+    client.ask(long, short)
+
+
 HOST_SPEC = Configuration(connector="native", delay_s=DELAY_S)
 FAILS = Configuration(connector="native", delay_s=DELAY_S, fails=5)
 """Five prompts are stored, jobs 0 to 4; the next job is the first load."""
@@ -118,6 +136,7 @@ SLOW = Configuration(connector="native", delay_s=3.0)
 EXAMPLE = Configuration(connector="example")
 MULTI = Configuration(connector="multi", delay_s=DELAY_S)
 LAZY = Configuration(l1_gb=0.064, lazy=True)
+PARTIAL = Configuration(l1_gb=0.064, l2=True, l2_gap=2, shutdown_s=15)
 
 
 def play(
@@ -128,18 +147,22 @@ def play(
     out: Path,
     dies: bool = False,
 ) -> Played:
-    """One start of the engines under `kvtrace run`; the run is moved to `out`."""
+    """One start of the engines under `kvtrace run`; the run is moved to `out`, the server's beside it."""
     folder = Path(tempfile.mkdtemp(prefix="engines-"))
     try:
         with running(configuration, folder=folder, python=python) as stack:
-            client = drive.Client(stack.vllm_url, folder / "responses.jsonl")
+            client = drive.Client(stack.vllm_url, folder / "responses.jsonl", cache_url=stack.cache_url)
             scenario(client)
             _settle(folder / NATIVE)
             died = dies and stack.engine_died(timeout_s=60)
             counters = {} if died else _counters(stack)
+        cache = None
         if configuration.kvtrace:
             shutil.move(folder / NATIVE, out)
-        return Played(out, client, counters, died, _times(folder))
+            if (folder / NATIVE_CACHE).exists():
+                cache = out.with_name(f"{out.name}-cache")
+                shutil.move(folder / NATIVE_CACHE, cache)
+        return Played(out, client, counters, died, _times(folder), cache)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
