@@ -60,7 +60,7 @@ def looks_like(head: bytes) -> bool:
 
 def read(stream: Stream, source: str, options: Options) -> Iterator[Decoded]:  # noqa: ARG001 - holds no content
     """The parts of a trace; its rows come when all of it has been read."""
-    rows, held = Rows(source), Held()
+    rows, held = Rows(source), Held(FORMAT)
     document, gathering = Document(stream, rows), Gathering(held, rows)
     for events in document.pieces():
         gathering.take(events)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kvtrace.sources.records import Rows
     from kvtrace.sources.stream import Stream
 
-PIECE_BYTES = 4 * MIB
+PIECE_BYTES = MIB
 LONGEST_EVENT = 16 * MIB
 """More text without the end of an event is none; reading stops."""
 CUT = "the trace ends inside its events"

@@ -10,6 +10,7 @@ Threads and processes were texts in older traces and are numbers now: both are r
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 from kvtrace.sources.kineto.event import Event, arguments, text_of
 from kvtrace.sources.kineto.numbers import nanoseconds, whole_text
 from kvtrace.sources.profiled.names import named
-from kvtrace.sources.records import MAX_TEXT, text, whole
+from kvtrace.sources.records import LATEST_NS, MAX_TEXT, text, whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +32,7 @@ CALLS = frozenset(
     {"Runtime", "cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "xpu_runtime", "xpu_driver",
      "privateuse1_runtime", "privateuse1_driver", "mtia_runtime", "musa_runtime", "musa_driver"}
 )  # fmt: skip
-_ASKS = (b"emcpy", b"MemoryCopy", b"GraphLaunch", b"CommandListAppend")
+_ASKS = re.compile(rb"emcpy|MemoryCopy|GraphLaunch|CommandListAppend")
 _WANTED = COPIES | RANGES | CALLS
 _OWNER = 0
 """A trace is one process's: whoever numbers its calls is one."""
@@ -74,8 +75,7 @@ class Gathering:
 
     def _call(self, event: Event) -> None:
         """Of the hundreds of thousands of calls only those that copy."""
-        raw = bytes(event.name)
-        if not any(word in raw for word in _ASKS):
+        if not _ASKS.search(event.name):
             return
         start, name = nanoseconds(bytes(event.ts)), text(text_of(event.name))
         correlation = whole(arguments(event).correlation)
@@ -124,11 +124,11 @@ def _thread(raw: bytes) -> str | None:
 
 def _number(value: object) -> str | None:
     """A number, or a name, as the trace gives it."""
-    number = whole(value)
-    return text(value) if number is None else str(number)
+    if type(value) is int and 0 <= value <= LATEST_NS:
+        return str(value)
+    return text(value)
 
 
 def _device(value: object) -> str | None:
     """A device as torch names it."""
-    number = whole(value)
-    return None if number is None else f"cuda:{number}"
+    return f"cuda:{value}" if type(value) is int and 0 <= value <= LATEST_NS else None

@@ -12,8 +12,10 @@ from decimal import Decimal, InvalidOperation
 
 from kvtrace.sources.records import LATEST_NS
 
-_NUMBER = re.compile(rb"(\d{1,18})(?:\.(\d{1,3}))?")
 _QUOTED = re.compile(rb'"?(-?\d{1,19})"?')
+DECIMALS = 3
+SURE_DIGITS = 18
+"""So many digits are below 2^63, whatever they are."""
 MOST_DIGITS = 20
 _LONGEST = 64
 _BEGINS = tuple(b"%c" % each for each in b"-0123456789")
@@ -21,11 +23,10 @@ _BEGINS = tuple(b"%c" % each for each in b"-0123456789")
 
 def nanoseconds(text: bytes) -> int | None:
     """Microseconds as whole ns, the nearest, half to even; None for no number, or one beyond 64 bits."""
-    found = _NUMBER.fullmatch(text)
-    if found:
-        fraction = found[2]
-        ns = int(found[1]) * 1000 + (int(fraction.ljust(3, b"0")) if fraction else 0)
-        return ns if ns <= LATEST_NS else None
+    whole, _, fraction = text.partition(b".")
+    digits = whole + (fraction if len(fraction) == DECIMALS else b"000" if not fraction else b"-")
+    if whole and digits.isdigit() and len(digits) <= SURE_DIGITS:
+        return int(digits)
     if len(text) > _LONGEST or text[:1] not in _BEGINS:
         return None
     try:

@@ -51,7 +51,7 @@ def looks_like(head: bytes) -> bool:
 
 def read(stream: Stream, source: str, options: Options) -> Iterator[Decoded]:  # noqa: ARG001 - holds no content
     """The parts of an export."""
-    rows, held = Rows(source), Held()
+    rows, held = Rows(source), Held(FORMAT)
     with on_disk(stream) as path:
         _gather(path, held, rows)
     for loss in stream.losses:

@@ -65,11 +65,13 @@ class Column:
 class Held:
     """The copies, calls and ranges of one trace.
 
+    profiler: who wrote it, by the name of its format
     offset_ns: what makes its times unix times; None when nothing says so
     host, rank: of the process that was traced, where the trace says them
     """
 
-    def __init__(self, *, most: int = MOST) -> None:
+    def __init__(self, profiler: str, *, most: int = MOST) -> None:
+        self.profiler = profiler
         self.copies = Column(COPIES, "copies", most=most)
         self.calls = Column(CALLS, "calls that ask for copies", most=most)
         self.ranges = Column(RANGES, "ranges", most=most)

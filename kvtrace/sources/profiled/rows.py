@@ -11,13 +11,15 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
+import pyarrow as pa
 
 from kvtrace.schema.tables import MEMBER
 from kvtrace.sources.decoded import ROWS_A_PART, Decoded
+from kvtrace.sources.profiled.digests import span_ids
 from kvtrace.sources.profiled.hops import hop
 from kvtrace.sources.profiled.joining import launched, scopes, segments, with_scopes
 from kvtrace.sources.records import LATEST_TIME_NS
@@ -35,6 +37,7 @@ CLOCKS = "copies that began before they were asked for, by the trace's clocks: s
 OWN = "ranges of kvtrace's own: the recording that made them holds their copies too; import one of the two"
 NO_ANCHOR = "rows without unix times: nothing in the trace says what its clock counts from"
 IMPOSSIBLE = "times outside of what is believed"
+MOST_PROCESSES = 1000
 _COPY_SAID = {
     "correlation": "correlation", "launch": "launch", "thread": "thread", "from_device": "from_device",
     "cuda_graph": "cuda_graph",
@@ -62,6 +65,15 @@ def parts(held: Held, rows: Rows) -> Iterator[Decoded]:
     table = _scope_table(known)
     yield from _sliced(_copies(found, table, held, rows), _COPY_SAID, held, rows)
     yield from _sliced(_ranges(ranges, known, table), _RANGE_SAID, held, rows)
+    yield Decoded(processes=tuple(_processes(held, found, ranges)))
+
+
+def _processes(held: Held, found: pl.DataFrame, ranges: pl.DataFrame) -> Iterator[dict[str, str | None]]:
+    """The processes that were traced, where the trace names their host."""
+    pids = pl.concat([found["process"], found["seen_in"], ranges["process"]]).drop_nulls().unique().sort()
+    for pid in pids.head(MOST_PROCESSES) if held.host else ():
+        yield {"process": f"{held.host}/{pid}", "engine": None, "host": held.host, "role": "worker",
+               "product": None, "version": None, "instrument": held.profiler}  # fmt: skip
 
 
 def _remark(rows: Rows, words: str, of_which: pl.Series) -> None:
@@ -151,10 +163,10 @@ def _sliced(frame: pl.DataFrame, said: Mapping[str, str], held: Held, rows: Rows
         evidence=pl.lit("native"),
     )  # fmt: skip
     same = [name for name in (*_SAME, "pid") if name in frame.columns]
-    frame = frame.with_columns(nth=pl.int_range(pl.len()).over(same))
+    frame = frame.with_columns(span_id=span_ids(frame.select(same)))
+    entries = {**said, **_CLOCK_SAID, "pid": "pid"}
     for part in frame.iter_slices(ROWS_A_PART):
-        ids = _digests(part.select(*same, "nth"))
-        found = part.with_columns(span_id=ids, attributes=_attributes({**said, **_CLOCK_SAID, "pid": "pid"}))
+        found = part.with_columns(_attributes(part, entries))
         yield Decoded({"span": found.select(name for name in _COLUMNS if name in found.columns)})
 
 
@@ -178,18 +190,15 @@ def _timed(frame: pl.DataFrame, held: Held, rows: Rows) -> pl.DataFrame:
     return kept
 
 
-def _digests(said: pl.DataFrame) -> pl.Series:
-    texts = said.select(
-        pl.concat_str([pl.col(name).cast(pl.String).fill_null("") for name in said.columns], separator="\0")
-    ).to_series()
-    made = [int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") or 1 for text in texts]
-    return pl.Series(made, dtype=pl.UInt64)
-
-
-def _attributes(said: Mapping[str, str]) -> pl.Expr:
-    entries = [
-        pl.struct(pl.lit(key).alias("key"), pl.col(column).cast(pl.String).alias("value"))
-        for key, column in said.items()
-    ]
-    held = pl.element().struct.field("value").is_not_null()
-    return pl.concat_list(entries).list.eval(pl.element().filter(held))
+def _attributes(frame: pl.DataFrame, entries: Mapping[str, str]) -> pl.Series:
+    """What has no column of its own, by key and where it stands; built as arrays, not a row at a time."""
+    texts = [frame[column].cast(pl.String) for column in entries.values()]
+    order = np.arange(frame.height * len(texts)).reshape(len(texts), frame.height).T
+    values = pl.concat([pl.Series([], dtype=pl.String), *texts]).gather(order.ravel())
+    keys = pl.Series(list(entries), dtype=pl.String).gather(np.tile(np.arange(len(texts)), frame.height))
+    there = values.is_not_null()
+    counts = there.to_numpy().reshape(frame.height, len(texts)).sum(axis=1)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+    held = [column.filter(there).to_arrow().cast(pa.string()) for column in (keys, values)]
+    lists = pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(held, ["key", "value"]))
+    return pl.Series("attributes", lists)

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from kvtrace.importer.formats import decoders, format_of
 from kvtrace.sources import kineto
+from kvtrace.sources.decoded import Options
 from kvtrace.sources.kineto import document
 from tests.samples import SAMPLES
-from tests.unit.sources.given import Found, decoded, recorded
+from tests.unit.sources.given import Bytes, Found, decoded, recorded
 from tests.unit.sources.profilers import BASE_NS, annotation, call, copy, event, trace
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -211,6 +212,16 @@ def test_the_rank_and_the_host_are_what_the_trace_says() -> None:
     assert (row["rank"], row.get("process")) == (3, None)
 
 
+def test_a_process_is_described_where_its_host_is_known() -> None:
+    parts = list(kineto.read(Bytes(trace(call(1, 1), copy(2, 3, 1))), "s", Options()))  # type: ignore[arg-type]
+    (process,) = (row for part in parts for row in part.processes)
+    assert (process["process"], process["host"], process["instrument"]) == (
+        "host-a/514683",
+        "host-a",
+        "kineto",
+    )
+
+
 def test_what_is_not_kept_is_counted_by_kind() -> None:
     found = read(event("kernel", "k", 1, 2), event("kernel", "k", 2, 2), event("cpu_op", "aten::mm", 1, 2))
     assert found.rows.get("span", []) == []
@@ -251,6 +262,7 @@ BAD = [
     ('"ts": 50.000', '"ts": "50"', "impossible_time"), ('"ts": 50.000', '"ts": -5', "impossible_time"),
     ('"ts": 50.000', '"ts": 1e400', "impossible_time"), ('"ts": 50.000', '"ts": null', "impossible_time"),
     ('"ts": 50.000', '"ts": 9999999999999999999', "impossible_time"),
+    ('"ts": 50.000, ', "", "impossible_time"), (', "dur": 0.010', "", "impossible_time"),
     ('"dur": 0.010', '"dur": -1', "negative_duration"), ('"dur": 0.010', '"dur": {}', "impossible_time"),
     ('"name": "Memcpy HtoD (Pinned -> Device)"', '"name": 5', "undecodable"),
     ('"cat": "gpu_memcpy"', '"cat": ["gpu_memcpy"]', "undecodable"),
