@@ -86,8 +86,7 @@ def collect(
         keep_content=keep_content, max_message_bytes=max_message * _MIB,
     )  # fmt: skip
     with _stopping() as stop:
-        report = collect_run(settings, stop, listening=_listening, say=_say)
-    _print(report)
+        _print(collect_run(settings, stop, listening=_listening, say=_say))
 
 
 @contextmanager
