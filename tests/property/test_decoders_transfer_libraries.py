@@ -23,8 +23,11 @@ TRANSFERS = json.loads((RECORDED / "nixl-transfers.json").read_bytes())
 LINES: dict[Any, list[bytes]] = {
     nixl_transfers: [json.dumps(record).encode() for record in TRANSFERS],
     kvbm_recorder: [json.dumps(record).encode() for record in LIFE],
-    mooncake_log: (RECORDED / "mooncake-client.log").read_bytes().splitlines()
-    + (RECORDED / "mooncake-master.log").read_bytes().splitlines(),
+    mooncake_log: [
+        line
+        for name in ("client", "engine", "master")
+        for line in (RECORDED / f"mooncake-{name}.log").read_bytes().splitlines()
+    ],
     mooncake_summary: (PAGES / "mooncake-client-metrics-summary.txt").read_bytes().splitlines()
     + (PAGES / "mooncake-master-metrics-summary.txt").read_bytes().splitlines(),
 }

@@ -7,6 +7,8 @@
     meaning.py   what a message means
 
 * the summaries that both write every few seconds: as mooncake_summary reads pages, with their time
+* what a transfer engine moved since its last such record (MC_TE_METRIC): `mooncake_transfer_engine.<what>`,
+  bytes a second (its MB is 1024 * 1024), tasks, and which share of them took how many microseconds
 * a put that found no room: a `store` that failed, no_room, and the key's `block` row
 * what the master evicted: an `evict` of so many keys, reason capacity: it evicts when memory is short
 * clients that were lost, segments that came and went: rows without op, named as the log names the action

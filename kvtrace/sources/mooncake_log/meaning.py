@@ -10,7 +10,7 @@ from kvtrace.sources.engine_logs.clock import Clock
 from kvtrace.sources.mooncake_log.records import record
 from kvtrace.sources.mooncake_summary.client import Report
 from kvtrace.sources.mooncake_summary.master import is_master, take_master
-from kvtrace.sources.mooncake_summary.samples import Samples
+from kvtrace.sources.mooncake_summary.samples import Samples, number
 from kvtrace.sources.records import MAX_TEXT, attributes
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 KEY_SPACE = "mooncake:unknown:unknown"
 """As the instrument of Mooncake's client calls it: a key names no model."""
+ENGINE = "mooncake_transfer_engine"
 NO_ZONE = "records have no time zone: their times are taken as UTC"
 BY_DATE = "records without a year: it is the latest that the file's own date allows"
 OTHERS = "records of other things, left out"
@@ -29,6 +30,12 @@ _ACTION = re.compile(
     rb"client_id=(\d{1,20}-\d{1,20})(?:, segment_name=([^,\s]{1,256}))?, action=([a-z_]{1,60})"
     rb"(?:, segment_name=([^,\s]{1,256}))?"
 )
+_ENGINE = re.compile(
+    rb"\[Metrics\] Transfer Engine (?:Stats \(over last (\d{1,6})s\):(?: Throughput: ([\d.]{1,24}) MB/s)?"
+    rb"(?: ?\| Latency Distribution \(count=(\d{1,18})\): (.{0,2000}))?"
+    rb"|Throughput: ([\d.]{1,24}) MB/s \(over last (\d{1,6})s\))"
+)
+_SHARE = re.compile(r"(>?[\d-]{1,24})(?:μs|us): ?([\d.]{1,6})%", re.ASCII)
 _MASTER_FILES = ("master", "rpc_service", "segment.cpp")
 
 
@@ -76,6 +83,8 @@ class Meaning:
             take_master(report[1].decode("utf-8", "replace"), self._samples)
         elif message.startswith(b"Client Metrics Report:"):
             self._in_report = True
+        elif match := _ENGINE.match(message):
+            self._engine(match)
         elif match := _NO_ROOM.match(message):
             self._no_room(_text(match[1]), found, time_ns)
         elif (match := _EVICTED.match(message)) and int(match[1]):
@@ -87,6 +96,20 @@ class Meaning:
                         segment=segment and _text(segment))  # fmt: skip
         else:
             self._others += 1
+
+    def _engine(self, match: re.Match[bytes]) -> None:
+        """What a transfer engine moved in the seconds before, and how long its tasks took."""
+        self._samples.page += 1
+        seconds, rate = match[1] or match[6], match[2] or match[5]
+        self._samples.add(f"{ENGINE}.interval_s", "gauge", float(seconds))
+        if rate is not None and (value := number(_text(rate))) is not None:
+            self._samples.add(f"{ENGINE}.bytes_per_s", "gauge", value * (1 << 20))
+        if match[3] is not None:
+            self._samples.add(f"{ENGINE}.tasks", "gauge", float(match[3]))
+            for bucket, percent in _SHARE.findall(_text(match[4])):
+                share = number(percent)
+                if share is not None:
+                    self._samples.add(f"{ENGINE}.share_of_tasks", "gauge", share / 100, took_us=bucket)
 
     def _point(
         self, found: Record, time_ns: int, op: str | None, name: str, *, reason: str | None = None,

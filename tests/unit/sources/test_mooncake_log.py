@@ -17,11 +17,12 @@ from kvtrace.importer import import_files
 from kvtrace.importer.formats import format_of
 from kvtrace.run import open_run
 from kvtrace.sources import mooncake_log
-from kvtrace.sources.mooncake_log.meaning import BY_DATE, NO_RECORDS, NO_ZONE, OTHERS
+from kvtrace.sources.mooncake_log.meaning import BY_DATE, ENGINE, NO_RECORDS, NO_ZONE, OTHERS
 from tests.unit.sources.given import Found, decoded, recorded
 
 RECORDED = Path(__file__).parent / "recorded"
 MASTER, CLIENT = RECORDED / "mooncake-master.log", RECORDED / "mooncake-client.log"
+MIB = 1 << 20
 YEAR = "I20260412 10:46:23.616050 53919 master_service.cpp:3092] client_id=1-2, action=client_expired\n"
 NO_ROOM = (
     "W20260412 10:46:23.526088 32176 client_service.cpp:1890] Failed to start put operation for key=a/b c"
@@ -93,6 +94,28 @@ def test_a_put_without_room_is_a_failed_store_of_its_key() -> None:
     assert (block["event"], block["mode"], block["key"], block["time_ns"]) == (
         "failed", "write", "a/b c", row["start_ns"],
     )  # fmt: skip
+
+
+def test_a_transfer_engine_says_what_it_moved_in_the_seconds_before(tmp_path: Path) -> None:
+    """Twenty writes of 4 MiB in two seconds."""
+    found = recorded(mooncake_log, of_this_year(RECORDED / "mooncake-engine.log", tmp_path))
+    at = ns(2026, 11, 30, 8, 49, 49, micro=608527)
+    told = {name: value(found, f"{ENGINE}.{name}") for name in ("interval_s", "bytes_per_s", "tasks")}
+    assert told == {"interval_s": [(at, 2.0)], "bytes_per_s": [(at, 40 * MIB)], "tasks": [(at, 20.0)]}
+    assert told["bytes_per_s"][0][1] * 2 == 20 * 4 * MIB
+    shares = value(found, f"{ENGINE}.share_of_tasks")
+    assert len(shares) == 8
+    assert sum(share for _, share in shares) == pytest.approx(1)
+
+
+def test_older_transfer_engines_say_their_throughput_alone() -> None:
+    line = (
+        "I20260412 10:46:23.000000 1 transfer_engine.cpp:387] [Metrics] Transfer Engine Throughput: 2.50 MB/s"
+    )
+    found = decoded(mooncake_log, f"{line} (over last 5s)\n".encode())
+    assert [(row["name"], row["value"]) for row in found.table("metric")] == [
+        (f"{ENGINE}.interval_s", 5.0), (f"{ENGINE}.bytes_per_s", 2.5 * MIB),
+    ]  # fmt: skip
 
 
 def test_a_client_that_was_lost_is_a_row_without_an_operation() -> None:
