@@ -9,7 +9,8 @@
 Times are unix seconds in floats, exact to half a microsecond. request_id is guidellm's own and was not sent:
 the answer's id, response_id, joins the row to the engine's. A report may hold a sample of its requests only.
 
-Known from guidellm 0.8.1 itself, recorded here against vLLM 0.32 on CPU.
+Known from guidellm 0.8.1 itself, recorded here against vLLM 0.32 on CPU; a public report of an older version
+(danielkorat/guidellm-bench) has the same fields.
 """
 
 from __future__ import annotations
@@ -60,10 +61,11 @@ class Reports:
             self.rows.refuse(NOT_ONE, op="request")
             return
         for number, benchmark in enumerate(benchmarks):
-            strategy = text(at(benchmark, "config", "strategy", "type_"))
+            found = at(benchmark, "config", "strategy")
+            strategy = text(at(found, "type_")) or text(at(found, "kind"))
             for group, status in STATUSES.items():
-                found = at(benchmark, "requests", group)
-                for request in found if isinstance(found, list) else ():
+                kept = at(benchmark, "requests", group)
+                for request in kept if isinstance(kept, list) else ():
                     self._request(request, status, {"benchmark": number, "strategy": strategy})
 
     def finish(self) -> None:
