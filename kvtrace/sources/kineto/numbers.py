@@ -33,6 +33,8 @@ def nanoseconds(text: bytes) -> int | None:
         exact = Decimal(text.decode())
     except (InvalidOperation, UnicodeDecodeError):
         return None
+    if not exact:
+        return 0
     if not exact.is_finite() or exact.adjusted() > MOST_DIGITS:
         return None
     ns = round(exact * 1000) if exact.adjusted() > -MOST_DIGITS else 0

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 PLACE = ("process", "thread")
 NOBODY = -1
 _GRAPH = r"GraphLaunch"
+_LAST_FIRST = -pl.col("end_ns")
 _SEGMENTS = {"process": pl.Int64, "thread": pl.String, "at_ns": pl.Int64, "scope": pl.Int32}
 
 
@@ -54,7 +55,7 @@ def segments(ranges: pl.DataFrame, known: dict[str, Named]) -> pl.DataFrame:
     naming = (
         ranges.filter(pl.col("name").is_in(list(numbers)), pl.col("end_ns") > pl.col("start_ns"))
         .drop_nulls(list(PLACE))
-        .sort("process", "thread", "start_ns", "end_ns", descending=[False, False, False, True])
+        .sort("process", "thread", "start_ns", _LAST_FIRST, maintain_order=True)
     )
     rows: list[tuple[int | None, str, int, int]] = []
     listed = naming.select("process", "thread", "start_ns", "end_ns", "name").iter_rows()
