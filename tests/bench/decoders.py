@@ -1,8 +1,9 @@
 """What every decoder costs on the recorded file that is its own: `python -m tests.bench.decoders`.
 
 Rows and megabytes a CPU second, beside what reading the same bytes into Python objects alone costs (msgspec
-for JSON and msgpack, splitting lines for text): a ratio in one run. The files are small, so the fixed cost of
-a part shows; formats with a benchmark of their own are import_otlp, kv_events and prometheus.
+for JSON and msgpack, protobuf's own classes, splitting lines for text): a ratio in one run. The files are
+small, so the fixed cost of a part shows; formats with a benchmark of their own are import_otlp, kv_events and
+prometheus.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import msgspec
 from kvtrace.importer.formats import decoders, format_of
 from kvtrace.sources.decoded import Options
 from kvtrace.sources.stream import open_input
+from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 RECORDED = Path(__file__).parents[1] / "unit" / "sources" / "recorded"
-SUFFIXES = {".txt", ".json", ".jsonl", ".lct", ".msgpack", ".log", ".ring"}
+SUFFIXES = {".txt", ".json", ".jsonl", ".lct", ".msgpack", ".log", ".ring", ".binpb"}
 CPU_S = 1.0
 
 
@@ -51,6 +53,13 @@ def bare(path: Path) -> int:
         while at + 4 <= len(content):
             size = int.from_bytes(content[at : at + 4], "big")
             msgspec.msgpack.decode(content[at + 4 : at + 4 + size])
+            at, count = at + 4 + size, count + 1
+        return count
+    if path.suffix == ".binpb":
+        at, count = 0, 0
+        while at + 4 <= len(content):
+            size = int.from_bytes(content[at : at + 4], "big")
+            MetricsData.FromString(content[at + 4 : at + 4 + size])
             at, count = at + 4 + size, count + 1
         return count
     if path.suffix == ".json":

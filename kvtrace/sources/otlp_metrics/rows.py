@@ -18,7 +18,7 @@ from kvtrace.sources.otlp_metrics.deltas import SERIES, Deltas
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kvtrace.sources.otlp_metrics.points import Metric, Point
+    from kvtrace.sources.otlp_metrics.points import Metric, Pairs, Point
 
 EXACT = 2**53
 """From here on, neighbouring whole numbers share a float64."""
@@ -41,7 +41,7 @@ LOSSES = {
     "labels": ("dropped", f"points with more than {LABELS} labels, or names and labels of {LONGEST_TEXT:,}"),
     "broken": ("undecodable", "points that say what cannot be"),
     "nameless": ("undecodable", "points of metrics without a name"),
-    "buckets": ("undecodable", f"histograms whose buckets do not fit, or are more than {BUCKETS:,}"),
+    "buckets": ("undecodable", f"points whose buckets do not fit, or are more than {BUCKETS:,}"),
 }
 """What is counted -> the cause and the words of the loss."""
 NOTES = {
@@ -64,21 +64,23 @@ class Rows:
         self._clear()
 
     def _clear(self) -> None:
-        self._columns: dict[str, list[str | float | None]] = {name: [] for name in _SCHEMA}
-        self._keys: list[str] = []
-        self._values: list[str] = []
-        self._offsets = [0]
+        self._waiting: list[tuple[str, str, float | None, int, str | None, int]] = []
+        self._labels: dict[Pairs, int] = {}
 
     def __len__(self) -> int:
-        return len(self._offsets) - 1
+        return len(self._waiting)
 
     def frame(self) -> pl.DataFrame:
         """The rows that wait; none wait afterwards."""
-        entries = pa.StructArray.from_arrays(
-            [pa.array(self._keys, pa.string()), pa.array(self._values, pa.string())], ["key", "value"]
+        pairs = [pair for labels in self._labels for pair in labels]
+        parts = [pa.array([pair[at] for pair in pairs], pa.string()) for at in (0, 1)]
+        offsets = [0, *accumulate(map(len, self._labels))]
+        labels = pa.ListArray.from_arrays(
+            pa.array(offsets, pa.int32()), pa.StructArray.from_arrays(parts, ["key", "value"])
         )
-        labels = pa.ListArray.from_arrays(pa.array(self._offsets, pa.int32()), entries)
-        found = pl.DataFrame(self._columns, schema=_SCHEMA).with_columns(pl.Series(labels).alias("labels"))
+        *columns, own = zip(*self._waiting, strict=True)
+        frame = pl.DataFrame(dict(zip(_SCHEMA, columns, strict=True)), schema=_SCHEMA)
+        found = frame.with_columns(pl.Series(labels.take(pa.array(own, pa.int32()))).alias("labels"))
         self._clear()
         return found
 
@@ -94,7 +96,7 @@ class Rows:
             self.counted[wrong] += 1
             return
         self.counted["exponential"] += metric.kind == points.EXPONENTIAL
-        labels = self._labels(metric, point)
+        labels = self._labelled(metric, point)
         if metric.temporality != points.DELTA or metric.kind in (points.GAUGE, points.SUMMARY):
             self._rows(metric, point, labels, created=True)
             return
@@ -114,26 +116,24 @@ class Rows:
         falls = metric.kind == points.SUM and not metric.monotonic
         return "levels" if falls and metric.temporality == points.DELTA else None
 
-    def _labels(self, metric: Metric, point: Point) -> list[tuple[str, str]]:
+    def _labelled(self, metric: Metric, point: Point) -> Pairs:
         own = ((SCOPE, metric.who.scope), (UNIT, metric.unit))
-        found = [*point.attributes, *((key, text) for key, text in own if text)]
+        found = (*point.attributes, *((key, text) for key, text in own if text))
         if metric.who.process is None:
-            found.append((SOURCE, self._source))
-        return list(dict(found).items())  # ours, whatever an attribute says
+            found = (*found, (SOURCE, self._source))
+        return _once(found)
 
-    def _rows(self, metric: Metric, point: Point, labels: list[tuple[str, str]], *, created: bool) -> None:
+    def _rows(self, metric: Metric, point: Point, labels: Pairs, *, created: bool) -> None:
         said = not point.flags & points.NO_VALUE
         counts = metric.monotonic if metric.kind == points.SUM else metric.kind != points.GAUGE
         for name, kind, value, extra in self._samples(metric, point):
-            self._row(name, kind, value if said else None, point.time_ns, metric.who.process, labels, extra)
+            own = _once((*labels, *extra)) if extra else labels
+            self._row(name, kind, value if said else None, point.time_ns, metric.who.process, own)
         if created and counts and 0 < point.start_ns <= point.time_ns:
-            base = _SUFFIX.sub("", metric.name)
-            began = point.start_ns / 1e9
-            self._row(f"{base}_created", "gauge", began, point.time_ns, metric.who.process, labels, ())
+            name, began = f"{_SUFFIX.sub('', metric.name)}_created", point.start_ns / 1e9
+            self._row(name, "gauge", began, point.time_ns, metric.who.process, labels)
 
-    def _samples(
-        self, metric: Metric, point: Point
-    ) -> Iterator[tuple[str, str, float | None, tuple[tuple[str, str], ...]]]:
+    def _samples(self, metric: Metric, point: Point) -> Iterator[tuple[str, str, float | None, Pairs]]:
         """Name, kind, value and further labels of each row of a point."""
         name = metric.name
         if metric.kind in (points.GAUGE, points.SUM):
@@ -141,7 +141,10 @@ class Rows:
             yield name, "counter" if counts else "gauge", point.value, ()
             return
         kind = "summary" if metric.kind == points.SUMMARY else "histogram"
-        yield from ((name, kind, value, (("quantile", repr(at)),)) for at, value in point.quantiles)
+        if len(point.quantiles) > BUCKETS:
+            self.counted["buckets"] += 1
+        else:
+            yield from ((name, kind, value, (("quantile", repr(at)),)) for at, value in point.quantiles)
         if point.counts:
             if len(point.counts) == len(point.bounds) + 1 <= BUCKETS:
                 bounds = (*map(repr, point.bounds), "+Inf")
@@ -157,17 +160,18 @@ class Rows:
                 yield f"{name}_{word}", "gauge", extreme, ()
 
     def _row(
-        self, name: str, kind: str, value: float | None, time_ns: int, process: str | None,
-        labels: list[tuple[str, str]], extra: tuple[tuple[str, str], ...],
-    ) -> None:  # fmt: skip
+        self, name: str, kind: str, value: float | None, time_ns: int, process: str | None, labels: Pairs
+    ) -> None:
         if value is None or math.isnan(value):
             self.counted["nan"] += 1
             value = None
         elif kind != "gauge" and EXACT <= abs(value) < math.inf:
             self.counted["inexact"] += 1
-        for column, cell in zip(self._columns.values(), (name, kind, value, time_ns, process), strict=True):
-            column.append(cell)
-        for key, text in (*labels, *extra):
-            self._keys.append(key)
-            self._values.append(text)
-        self._offsets.append(len(self._keys))
+        own = self._labels.setdefault(labels, len(self._labels))
+        self._waiting.append((name, kind, value, time_ns, process, own))
+
+
+def _once(pairs: Pairs) -> Pairs:
+    """Each name once: ours, whatever an attribute says."""
+    names = dict(pairs)
+    return pairs if len(names) == len(pairs) else tuple(names.items())

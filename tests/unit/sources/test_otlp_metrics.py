@@ -278,6 +278,23 @@ def test_labels_and_buckets_have_bounds() -> None:
     assert found.lost() == {"dropped": 2, "undecodable": 2}
 
 
+def test_a_label_of_ours_is_ours_whatever_an_attribute_says(tmp_path: Path) -> None:
+    request = ExportMetricsServiceRequest()
+    scope = request.resource_metrics.add().scope_metrics.add()
+    scope.scope.name = "scope"
+    point = scope.metrics.add(name="h").histogram.data_points.add(time_unix_nano=NEAR, count=1, sum=1.0)
+    point.bucket_counts.extend([1, 0])
+    point.explicit_bounds.extend([2.0])
+    for key in ("le", "otel.scope.name", "kvtrace.source", "le"):
+        point.attributes.add(key=key).value.string_value = "made up"
+    (tmp_path / "pushed").write_bytes(request.SerializeToString())
+    run = open_run(import_files([tmp_path / "pushed"], tmp_path / "run").run)
+    said = "SELECT labels['le'], labels['otel.scope.name'], labels['kvtrace.source'] FROM metric"
+    assert sorted(run.sql(f"{said} WHERE name = 'h_bucket'").rows()) == [
+        ("+Inf", "scope", "pushed"), ("2.0", "scope", "pushed"),
+    ]  # fmt: skip
+
+
 # files
 
 
