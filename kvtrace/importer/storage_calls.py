@@ -6,7 +6,8 @@ inside     locked k0   locked k1    unlocked k0              of a process, the m
 A call of one key is one row on either side: (event, key space, key, rank, object group), in the order of time
 (matching.py). What was recorded inside stays, it knows the server and its cache salts; the repeat counts once
 as `duplicate`. A trace is that of the one server that has more than half of the calls which it names of that
-server's time; what only the trace has then belongs to this server as well.
+server's time; what only the trace has then belongs to this server as well. Calls of nobody in a run are of a
+trace that was imported before, and are treated as that one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import pyarrow as pa
 from kvtrace.importer.events import owned
 from kvtrace.importer.matching import SLACK_NS, matched
 from kvtrace.sinks.parquet.arrow import conform
-from kvtrace.sources.losses import Loss
+from kvtrace.sources.losses import JOIN, Loss
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,8 +41,15 @@ Repeats = dict[str, tuple[npt.NDArray[np.int64], dict[str, str | None]]]
 
 
 def calls_once(staging: Staging) -> Iterator[tuple[str, pa.Table]]:
-    """Rows of `block` from files with their input, without the calls that a server recorded itself."""
-    repeats = _repeats(staging, _inside(staging))
+    """Rows of `block` from files with their input, without the calls that a server recorded itself.
+
+    Those that runs gave lose such calls at once.
+    """
+    inside = _inside(staging)
+    repeats = _repeats(staging, inside)
+    if inside.height:
+        for side in staging.given("block"):
+            side[:] = _once(staging, side, inside)
 
     def rest() -> Iterator[tuple[str, pa.Table]]:
         first = dict.fromkeys(repeats, 0)
@@ -63,20 +71,44 @@ def _repeats(staging: Staging, inside: pl.DataFrame) -> Repeats:
     """Which calls of which inputs came twice; they are counted."""
     repeats: Repeats = {}
     for source, calls in _told(staging).items() if inside.height else ():
-        found = [
-            (who, both)
-            for who, own in inside.partition_by(_WHO, as_dict=True, maintain_order=True).items()
-            if 2 * (both := matched(calls, own, _CALL)).height > _in_the_time_of(own, calls)
-        ]
-        if len(found) != 1:
-            continue
-        who, both = found[0]
-        twice = calls.filter(pl.col("at").is_in(both["at"].implode()))
-        repeats[source] = (np.sort(twice["at"].to_numpy()), dict(zip(_WHO, who, strict=True)))
-        low, high = twice.select(low=pl.min("time_ns"), high=pl.max("time_ns")).row(0)
-        detail = "calls of the cache's storage that the server recorded itself as well"
-        staging.losses.append(Loss(source, "duplicate", twice.height, None, None, low, high, detail))
+        found = _repeated(staging, source, calls, inside)
+        if found is not None:
+            repeats[source] = found
     return repeats
+
+
+def _repeated(
+    staging: Staging, source: str, calls: pl.DataFrame, inside: pl.DataFrame
+) -> tuple[npt.NDArray[np.int64], dict[str, str | None]] | None:
+    """Which calls of one trace a server recorded itself, and that server, if one did; they are counted."""
+    found = [
+        (who, both)
+        for who, own in inside.partition_by(_WHO, as_dict=True, maintain_order=True).items()
+        if 2 * (both := matched(calls, own, _CALL)).height > _in_the_time_of(own, calls)
+    ]
+    if len(found) != 1:
+        return None
+    who, both = found[0]
+    twice = calls.filter(pl.col("at").is_in(both["at"].implode()))
+    low, high = twice.select(low=pl.min("time_ns"), high=pl.max("time_ns")).row(0)
+    detail = "calls of the cache's storage that the server recorded itself as well"
+    staging.losses.append(Loss(source, "duplicate", twice.height, None, None, low, high, detail))
+    return np.sort(twice["at"].to_numpy()), dict(zip(_WHO, who, strict=True))
+
+
+def _once(staging: Staging, side: list[pa.Table], inside: pl.DataFrame) -> list[pa.Table]:
+    """The rows of one run, without the calls of nobody that a server recorded; the others become its own."""
+    whole = pa.concat_tables([conform(rows, "block") for rows in side]).combine_chunks()
+    calls = _calls(whole, 0).filter(pl.col("process").is_null())
+    found = _repeated(staging, JOIN, calls, inside) if calls.height else None
+    if found is None:
+        return side
+    extra, owner = found
+    is_call = np.zeros(whole.num_rows, bool)
+    is_call[calls["at"].to_numpy()] = True
+    stays = ~np.isin(np.arange(whole.num_rows), extra)
+    told = owned(whole.filter(pa.array(is_call & stays)), owner)
+    return [whole.filter(pa.array(~is_call)), told]
 
 
 def _in_the_time_of(own: pl.DataFrame, calls: pl.DataFrame) -> int:

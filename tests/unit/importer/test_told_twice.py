@@ -195,3 +195,58 @@ def test_lookups_that_came_twice_hide_none_that_is_missing(tmp_path: Path) -> No
     spans = [span_of("r", 12, 15, 1280, 1280)]
     run = imported(tmp_path / "made", recorded.path, spans, hash_log(("r", 12, 5), ("r", 90, 5)))
     assert losses(run) == [("duplicate", "lookup", 1), ("unclean_end", "lookup", 1)]
+
+
+def merged(tmp_path: Path, *files: Any, **tables: Any) -> Run:
+    """A run that was imported of a server's files, and then another with what the server recorded itself."""
+    before = imported(tmp_path / "before", *files)
+    recorded = write_run(tmp_path / "recorded", **{"span": [], **tables})
+    return imported(tmp_path / "merged", before.path, recorded.path)
+
+
+def test_calls_of_a_run_that_was_imported_before_count_once_beside_the_servers_recording(
+    tmp_path: Path,
+) -> None:
+    run = merged(tmp_path, written(tmp_path / "storage.lct", TRACE), block=CALLS)
+    assert blocks(run) == [
+        ("locked", K1, "server", 7), ("locked", K2, "server", 7), ("unlocked", K1, "server", 7)
+    ]  # fmt: skip
+    assert losses(run) == [("duplicate", None, 3)]
+    again = imported(tmp_path / "again", run.path)
+    assert (blocks(again), losses(again)) == (blocks(run), losses(run))
+
+
+def test_what_only_the_imported_run_has_belongs_to_its_server_and_the_rest_of_that_run_does_not(
+    tmp_path: Path,
+) -> None:
+    before = imported(tmp_path / "before", written(tmp_path / "storage.lct", TRACE))
+    event = native("stored", "gpu-key", 1.5, reason=None, engine=None, process=None, seq=None)
+    other = write_run(tmp_path / "other", span=[], block=[event])
+    both_kinds = imported(tmp_path / "both", before.path, other.path)
+    recorded = write_run(tmp_path / "recorded", span=[], block=CALLS[:2])
+    run = imported(tmp_path / "merged", both_kinds.path, recorded.path)
+    assert blocks(run)[2:] == [("stored", "gpu-key", None, None), ("unlocked", K1, "server", None)]
+
+
+def test_an_imported_run_of_another_server_stays(tmp_path: Path) -> None:
+    others = [row | {"key": "09090909"} for row in CALLS]
+    run = merged(tmp_path, written(tmp_path / "storage.lct", TRACE), block=others)
+    assert len(blocks(run)) == 6
+    assert losses(run) == []
+
+
+def test_keys_of_lookups_of_a_run_that_was_imported_before_count_once(tmp_path: Path) -> None:
+    at = START + 1_000_000_000
+    run = merged(
+        tmp_path, written(tmp_path / "storage.lct", TRACE), request_key=[asked(0, K1, at), asked(1, K2, at)]
+    )
+    found = query(run, "SELECT position, key, source FROM request_key ORDER BY position")
+    assert found == [(0, K1, "lmcache.mp.lookup"), (1, K2, "lmcache.mp.lookup")]
+    assert losses(run) == [("duplicate", "lookup", 2)]
+
+
+def test_a_key_of_a_lookup_that_only_the_imported_run_has_stays(tmp_path: Path) -> None:
+    run = merged(
+        tmp_path, written(tmp_path / "storage.lct", TRACE), request_key=[asked(0, K1, START + 1_000_000_000)]
+    )
+    assert query(run, "SELECT count(*), count(DISTINCT key) FROM request_key") == [(2, 2)]
