@@ -12,7 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
+from kvtrace.analyses.counters import counters
 from kvtrace.importer import import_files
 from kvtrace.importer.formats import format_of
 from kvtrace.run import open_run
@@ -203,3 +205,14 @@ def test_a_folder_of_both_logs_is_imported_and_says_who_wrote_them(tmp_path: Pat
         ("mooncake-master.log", "server", "mooncake"),
     ]
     assert run.sql("SELECT count(*) FROM store WHERE reason = 'no_room'").item() == 5
+
+
+def test_reports_of_one_log_are_pages_of_which_counters_grow(tmp_path: Path) -> None:
+    """0, 11 and 12 keys evicted; a rate, and what is counted since the report before, is no counter."""
+    import_files([of_this_year(MASTER, tmp_path)], tmp_path / "run")
+    found = counters(open_run(tmp_path / "run")).filter(pl.col("increase") > 0)
+    assert dict(found.select("name", "increase").rows()) == {
+        f"mooncake_master_summary.{part}.{name}": grown
+        for part in ("eviction", "mem_eviction")
+        for name, grown in (("success", 5), ("attempts", 5), ("keys", 12), ("size_bytes", 24 * MIB))
+    }
