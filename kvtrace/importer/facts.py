@@ -93,7 +93,7 @@ COLUMNS: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
         "engine": pl.String,
         "op": pl.String,
         "outcome": pl.String,
-        "end_ns": pl.Int64,
+        "start_ns": pl.Int64,
     },
     "told": {
         "engine": pl.String,

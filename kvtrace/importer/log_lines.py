@@ -8,8 +8,8 @@ that product.
     lines of its log     x     x      x           x             x
                                an operation of these is counted once: the span's
 
-A line's row within the time in which somebody else tells the same operation of its engine (inquiries that
-timed out apart from others) stays without an op, and is counted as `duplicate`.
+A line's row that begins in the time in which somebody else tells the same operation of its engine (inquiries
+that timed out apart from others) stays without an op, and is counted as `duplicate`.
 """
 
 from __future__ import annotations
@@ -122,11 +122,8 @@ def told_better(facts: Facts, engines: dict[str, str]) -> tuple[npt.NDArray[np.i
         engine=pl.col("engine").replace(engines), late=pl.col("outcome").eq_missing("timeout")
     )
     told = facts.table("told").group_by("engine", "op", "late").agg(pl.min("low"), pl.max("high"))
-    within = (
-        pl.col("end_ns")
-        .fill_null(pl.col("low"))
-        .is_between(pl.col("low") - SLACK_NS, pl.col("high") + SLACK_NS)
-    )
+    began = pl.col("start_ns")
+    within = began.is_between(pl.col("low") - SLACK_NS, pl.col("high") + SLACK_NS)
     twice = logged.join(told, on=["engine", "op", "late"]).filter(within).sort("row")
     rows = twice["row"].to_numpy()
     losses = [
@@ -134,7 +131,7 @@ def told_better(facts: Facts, engines: dict[str, str]) -> tuple[npt.NDArray[np.i
             JOIN, "duplicate", count, op=op, from_ns=low, to_ns=high, detail="lines of a log, told by others"
         )
         for op, count, low, high in twice.group_by("op")
-        .agg(pl.len(), low=pl.min("end_ns"), high=pl.max("end_ns"))
+        .agg(pl.len(), low=began.min(), high=began.max())
         .sort("op")
         .iter_rows()
     ]

@@ -142,9 +142,9 @@ def test_every_transfer_that_a_server_writes_comes_back(moves: list[tuple[int, b
         for at, load, tokens, took in moves
     ]
     found = decoded(lmcache_log, "\n".join(lines).encode())
-    rows = [(row["op"], row["tokens"], row["start_ns"], row["end_ns"]) for row in found.table("span")]
+    rows = [(row["name"], row["tokens"], row["start_ns"], row["end_ns"]) for row in found.table("span")]
     assert rows == [
-        ("load" if load else "store", tokens, (at - took) * MS_NS, at * MS_NS)
+        ("Retrieved" if load else "Stored", tokens, (at - took) * MS_NS, at * MS_NS)
         for at, load, tokens, took in moves
     ]
 

@@ -29,6 +29,7 @@ _SUBMITTED = """
 ), asked AS (
     SELECT op, request_id, tier_from, tier_to, evidence, submit_ns, start_ns, end_ns, outcome, process
     FROM transfer
+    WHERE attributes['log_line'] IS NULL -- a line is written when it is over: none tells what hangs
     UNION ALL
     SELECT 'l2 lookup', request_id, NULL, NULL, evidence, submit_ns, start_ns, end_ns, outcome, process
     FROM span

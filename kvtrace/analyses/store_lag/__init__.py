@@ -82,7 +82,8 @@ WITH storing AS (
         coalesce(process IN (SELECT process FROM span WHERE observer = 'server'), false) AS of_server
     FROM loss WHERE cause <> 'duplicate' AND (op IS NULL OR op IN ('store', 'drop'))
 ), asked_here AS (
-    SELECT *, EXISTS (FROM moving) OR EXISTS (FROM brought) OR EXISTS (FROM waiting) AS observable,
+    SELECT *, EXISTS (FROM moving WHERE NOT only_drops) OR EXISTS (FROM brought) OR EXISTS (FROM waiting)
+            AS observable,
         coalesce((SELECT max(to_ns) FROM lost WHERE NOT (of_server AND engine IN (FROM client))) >= start_ns,
             false) AS maybe_lost
     FROM asked

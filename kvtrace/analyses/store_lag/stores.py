@@ -11,11 +11,11 @@ MOVING = """
 CREATE OR REPLACE TEMP TABLE moving AS
 WITH row AS (
     SELECT op, request_id, members, tokens, tier_from, queued_ns, submit_ns, start_ns, end_ns, usable_ns,
-        outcome, reason
+        outcome, reason, attributes
     FROM transfer WHERE op = 'store'
     UNION ALL
     SELECT op, request_id, members, tokens, tier_from, queued_ns, submit_ns, start_ns, end_ns, usable_ns,
-        outcome, reason
+        outcome, reason, attributes
     FROM span WHERE op = 'drop' AND (end_ns IS NULL OR end_ns >= start_ns)
 ), served AS (
     SELECT * EXCLUDE (members, request_id), unnest(members).request_id AS request_id,
@@ -33,10 +33,14 @@ WITH row AS (
 SELECT request_id, op, own_tokens AS tokens, queued_ns, coalesce(submit_ns, start_ns) AS submit_ns, start_ns,
     least(queued_ns, submit_ns, start_ns) AS decided_ns, reason,
     op = 'store' AND coalesce(outcome, 'ok') NOT IN ('failed', 'timeout', 'cancelled', 'skipped') AS good,
-    CASE WHEN end_ns IS NOT NULL THEN greatest(end_ns, usable_ns) END AS complete_ns
+    CASE WHEN end_ns IS NOT NULL THEN greatest(end_ns, usable_ns) END AS complete_ns,
+    op = 'drop' AND attributes['log_line'] IS NOT NULL AS only_drops
 FROM first_hop
 """
-"""A store that goes further down (host to disk) moves what left the GPU before: it counts only alone."""
+"""A store that goes further down (host to disk) moves what left the GPU before: it counts only alone.
+
+only_drops: a line of a log tells it; a log that tells of drops need not tell of stores.
+"""
 
 WAITING = """
 CREATE OR REPLACE TEMP TABLE waiting AS

@@ -15,5 +15,6 @@ The formats are `vllm_log` and `lmcache_log`: both read both kinds of line, a lo
 client. Engine and process are named after the file, with the pid that vLLM writes; importer/log_lines.py
 finds their engine. The messages are those of vLLM 0.32 and LMCache 0.5.5, read in their source;
 tests/unit/sources/recorded/ says which of them were recorded. A row names the line of the engine's code that
-wrote it (attribute `log_line`).
+wrote it (attribute `log_line`). A transfer is an operation only where its line names the request: of what is
+nobody's a request that is not named may have had its part.
 """

@@ -83,13 +83,12 @@ def _short(log: Log, record: Record, time_ns: int, found: re.Match[str]) -> None
 
 
 def _skipped(log: Log, record: Record, time_ns: int, found: re.Match[str]) -> None:
-    op = {"lookup": "lookup", "store": "drop", "retrieve": "load"}[found[1]]
-    tiers = {"tier_from": "unknown", "tier_to": "gpu"} if op == "load" else {}
-    log.point(
-        record, time_ns, f"{found[1]} skipped", op=op, outcome="skipped", reason="unhealthy",
-        component=COMPONENT,
-        observer="scheduler" if op == "lookup" else "worker", **tiers,
-    )  # fmt: skip
+    """Whose it was is not said: an inquiry that was not made is one all the same, a transfer is none."""
+    is_lookup = found[1] == "lookup"
+    op = (
+        {"op": "lookup", "reason": "unhealthy", "observer": "client"} if is_lookup else {"observer": "worker"}
+    )
+    log.point(record, time_ns, f"{found[1]} skipped", outcome="skipped", component=COMPONENT, **op)
 
 
 def _dropped(log: Log, record: Record, time_ns: int, found: re.Match[str]) -> None:
@@ -101,10 +100,10 @@ def _dropped(log: Log, record: Record, time_ns: int, found: re.Match[str]) -> No
 
 
 def _pressure(log: Log, record: Record, time_ns: int, found: re.Match[str]) -> None:
-    """A store without room: for all of it, or for what lies beyond some chunks."""
+    """A store without room: for all of it, or for what lies beyond some chunks; whose is not said."""
     log.point(
-        record, time_ns, "no room", op="drop", outcome="partial" if found[1] else "skipped", reason="no_room",
-        component=COMPONENT, observer="worker", said={"stored_chunks": count(found[1])},
+        record, time_ns, "no room", outcome="partial" if found[1] else "skipped", component=COMPONENT,
+        observer="worker", said={"stored_chunks": count(found[1])},
     )  # fmt: skip
 
 

@@ -6,9 +6,10 @@
     L1 memory usage 0.92 above watermark 0.80; triggering eviction.
     Store task 3 to adapter 0 failed for keys: ...
 
-A lookup that finds nothing writes no line: their ratio is no hit ratio. On a GPU the seconds of a transfer
-are those of its submission, the copy may still run. Keys are one a chunk, worker and group of layers: they
-become tokens only where one worker with one group had registered and the chunk was said.
+A transfer's row has no op: whose it was is not said. A lookup that finds nothing writes no line: their ratio
+is no hit ratio. On a GPU the seconds of a transfer are those of its submission, the copy may still run. Keys
+are one a chunk, worker and group of layers: they become tokens only where one worker with one group had
+registered and the chunk was said.
 """
 
 from __future__ import annotations
@@ -31,11 +32,10 @@ _MAX_WORKERS = 10_000
 
 
 def _moved(log: Log, record: Record, time_ns: int, found: re.Match[str]) -> None:
+    """A transfer of nobody's: no row of the noun, else a request without one had moved nothing."""
     is_load = found[1] == "Retrieved"
     log.before(
-        record, time_ns, found[3], SECOND_NS, found[1], op="load" if is_load else "store",
-        tokens=count(found[2]),
-        outcome="ok", state_kind="kv", purpose="reuse" if is_load else None,
+        record, time_ns, found[3], SECOND_NS, found[1], tokens=count(found[2]), outcome="ok", state_kind="kv",
         tier_from="host" if is_load else "gpu", tier_to="gpu" if is_load else "host", **_L1,
     )  # fmt: skip
 
@@ -116,21 +116,28 @@ def _no_room(log: Log, record: Record, time_ns: int, found: re.Match[str]) -> No
 
 def _l2_failed(log: Log, record: Record, time_ns: int, found: re.Match[str]) -> None:
     log.point(
-        record, time_ns, "L2 store failed", op="store", outcome="failed", reason="unknown", tier_from="host",
-        tier_to="unknown", component="lmcache.l2", observer="server",
+        record, time_ns, "L2 store failed", outcome="failed", tier_from="host", tier_to="unknown",
+        component="lmcache.l2", observer="server",
         said={"task": count(found[1]), "adapter": count(found[2])},
     )  # fmt: skip
 
 
 def _broken(log: Log, record: Record, time_ns: int, found: re.Match[str]) -> None:
-    """A transfer that failed, or was refused: no line says whose."""
+    """A transfer that failed, or was refused; an operation only where the line says whose."""
     is_load = found[0].startswith(("Some", "Cannot retrieve", "Rejecting RETRIEVE", "RETRIEVE"))
-    missing = found[0].startswith("Some")
+    whose = text(found[1])
+    op = {"op": "load" if is_load else "store", "reason": "unknown"} if whose else {}
     log.point(
-        record, time_ns, found[0][:64], request_id=text(found[1]), op="load" if is_load else "store",
-        outcome="failed", reason="not_found" if missing else "unknown",
-        tier_from="host" if is_load else "gpu",
-        tier_to="gpu" if is_load else "host", **_L1,
+        record, time_ns, found[0][:64], request_id=whose, outcome="failed",
+        tier_from="host" if is_load else "gpu", tier_to="gpu" if is_load else "host", **op, **_L1,
+    )  # fmt: skip
+
+
+def _without_context(log: Log, record: Record, time_ns: int, found: re.Match[str]) -> None:
+    """An inquiry of a worker that is not registered, after a restart for one; whose it was is not said."""
+    log.point(
+        record, time_ns, found[1], op="lookup", outcome="skipped", reason="no_context", component="lmcache",
+        observer="server",
     )  # fmt: skip
 
 
@@ -193,4 +200,6 @@ RULES = (
          r"(?P<what>L1 hit chunks exceed total hit chunks)[^\n]{0,64} request=(?P<request>.{1,512})$", _odd,
          start="L1"),
     rule(LMCACHE, r"(?P<what>Error in blocking handler)", _odd, start="Error"),
+    rule(LMCACHE, r"(?P<what>Error handling request [\w.]{1,64})", _odd, start="Error"),
+    rule(LMCACHE, r"(No (?:GPU context|group layout descs) found) for model", _without_context, start="No"),
 )  # fmt: skip

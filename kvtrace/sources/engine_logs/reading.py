@@ -115,13 +115,16 @@ class Reader:
         name = self.log.process(found)
         if name is None:
             return
-        if name not in self._processes:
+        known = self._processes.get(name)
+        if known is None:
             if len(self._processes) >= MAX_PROCESSES:
                 return
-            self._processes[name] = {"process": name, "role": None, "first_ns": time_ns, "last_ns": time_ns}
-        known = self._processes[name]
-        role = next((role for start, role in _ROLES.items() if (found.name or "").startswith(start)), None)
-        known["role"] = known["role"] or role or ("server" if self._product == LMCACHE else None)
+            role = "server" if self._product == LMCACHE else None
+            known = self._processes[name] = {"process": name, "role": role, "first_ns": None, "last_ns": None}
+        if known["role"] is None and found.name:
+            known["role"] = next(
+                (role for start, role in _ROLES.items() if found.name.startswith(start)), None
+            )
         if time_ns is not None:
             known["first_ns"] = min(time_ns, known["first_ns"] or time_ns)
             known["last_ns"] = max(time_ns, known["last_ns"] or time_ns)

@@ -7,6 +7,7 @@
     Recovered from KV load failure: 1 request(s) rescheduled (1280 tokens affected).
     Failing 1 request(s) due to KV load failure (...). Request IDs: {'cmpl-1'}
     Request R: cannot store chunks                                         no room on the host
+    EngineCore encountered a fatal error.
     Sequence group R is preempted by PreemptionMode.RECOMPUTE mode ...     vLLM's engine before V1
 
 Periodic lines become gauges `vllm_log.<what>`, in the unit of their text. Their absence means nothing:
@@ -109,6 +110,12 @@ def _failing(log: Log, record: Record, time_ns: int, found: re.Match[str]) -> No
     )
 
 
+def _died(log: Log, record: Record, time_ns: int, _found: re.Match[str]) -> None:
+    """The scheduler's process ends; nobody looks at its cache any more."""
+    log.point(record, time_ns, "engine died", outcome="failed", observer="scheduler")
+    log.health.ends(log, time_ns)
+
+
 def _no_chunks(log: Log, record: Record, time_ns: int, found: re.Match[str]) -> None:
     log.point(
         record, time_ns, "cannot store chunks", request_id=text(found[1]), op="drop", outcome="skipped",
@@ -146,6 +153,7 @@ RULES = (
     rule(VLLM,
          r"Failing (\d{1,18}) request\(s\) due to KV load failure \(failure_policy=fail, (\d{1,18}) tokens "
          r"affected\)\. Request IDs: (.*)", _failing, start="Failing"),
+    rule(VLLM, r"EngineCore encountered a fatal error", _died),
     rule(VLLM, r"Request (.{1,512}): cannot store chunks$", _no_chunks, start="Request"),
     rule(VLLM, r"Sequence group (?P<request>.{1,512}?) (?P<what>is preempted) by", _odd, start="Sequence"),
     rule(VLLM, r"(?P<what>Releasing expired KV blocks) for request (?P<request>.{1,512}?) which were", _odd,

@@ -70,14 +70,12 @@ def test_a_log_belongs_to_the_only_engine_of_its_product(spans_and_logs: Run) ->
 
 
 def test_what_the_servers_spans_tell_its_log_does_not_tell_again(spans_and_logs: Run) -> None:
-    query = "SELECT op, count(*) FROM span WHERE op IN ('load', 'store') AND tier_from <> 'disk' GROUP BY op"
+    query = "SELECT op, count(*) FROM transfer GROUP BY op"
     assert sorted(rows(spans_and_logs, query)) == [("load", 4), ("store", 4)]
-    kept = "SELECT count(*) FROM span WHERE op IS NULL AND name IN ('Stored', 'Retrieved')"
-    assert rows(spans_and_logs, kept) == [(8,)]
-    duplicates = rows(
-        spans_and_logs, "SELECT sum(count) FROM loss WHERE detail = 'lines of a log, told by others'"
-    )
-    assert duplicates == [(12,)]
+    asked = "SELECT name, count(*) FROM lookup WHERE outcome <> 'timeout' GROUP BY name"
+    assert rows(spans_and_logs, asked) == [("mp.lookup_prefetch", 8)]
+    duplicates = "SELECT op, count FROM loss WHERE detail = 'lines of a log, told by others'"
+    assert rows(spans_and_logs, duplicates) == [("lookup", 4)]
 
 
 def test_beside_a_recording_a_log_is_the_engines_whose_process_has_its_pid(
@@ -91,11 +89,16 @@ def test_beside_a_recording_a_log_is_the_engines_whose_process_has_its_pid(
     assert verdicts(run) == recorded
 
 
-def test_alone_a_log_is_an_engine_of_its_own_and_its_transfers_count(tmp_path: Path) -> None:
+def test_alone_a_log_is_an_engine_of_its_own_and_what_moved_is_nobodys(tmp_path: Path) -> None:
     run = imported(tmp_path / "run", *LOGS)
-    query = "SELECT op, engine, count(*), sum(tokens)::INT FROM transfer GROUP BY ALL ORDER BY op"
+    query = (
+        "SELECT name, engine, sum(tokens)::INT FROM span WHERE name IN ('Stored', 'Retrieved') GROUP BY ALL"
+    )
     cache = "lmcache-server-killed.log"
-    assert rows(run, query) == [("load", cache, 4, 3072), ("store", cache, 4, 5120)]
+    assert sorted(rows(run, query)) == [("Retrieved", cache, 3072), ("Stored", cache, 5120)]
+    assert rows(run, "SELECT count(*) FROM transfer") == [(0,)]
+    funnel = kvtrace.analyze(run, "hit_funnel").select("found_tokens", "moved_tokens").unique().rows()
+    assert funnel == [(1280, None)]  # what was moved for a request no line says, and null is not 0
     health = "SELECT reason, engine FROM health ORDER BY start_ns"
     assert rows(run, health) == [
         ("healthy", "vllm-server-killed.log"), ("degraded", "vllm-server-killed.log"),
@@ -108,9 +111,36 @@ def test_a_run_of_logs_that_is_imported_with_a_recording_counts_once_too(
     imported(tmp_path / "logs", *LOGS)
     run = imported(tmp_path / "run", tmp_path / "logs", KILLED)
     assert verdicts(run) == recorded
-    query = "SELECT count(*) FROM span WHERE op IN ('load', 'store') AND map_contains(attributes, 'log_line')"
+    query = (
+        "SELECT count(*) FROM span WHERE op IN ('lookup', 'health') AND map_contains(attributes, 'log_line')"
+    )
     assert rows(run, query) == [(0,)]
     losses = (
         "SELECT cause, op, sum(count)::INT FROM loss WHERE cause <> 'duplicate' GROUP BY ALL ORDER BY ALL"
     )
     assert rows(run, losses) == rows(open_run(KILLED), losses)
+
+
+def test_a_drop_that_a_log_tells_is_stale_and_says_nothing_of_requests_that_it_does_not_name(
+    tmp_path: Path,
+) -> None:
+    run = imported(tmp_path / "run", RECORDED / "vllm-lazy-died.log")
+    found = kvtrace.analyze(run, "store_lag").select("request_id", "skip_reason", "never_stored")
+    found = found.sort("request_id")
+    assert found.rows() == [
+        ("cmpl-req-000-0-964c6dfb", "stale", None),
+        ("cmpl-req-002-0-91362510", "stale", None),
+        ("cmpl-req-006-0", None, None),
+    ]
+    assert verdicts(run) == {"req-006": "failed"}
+
+
+def test_a_transfer_that_a_log_tells_is_over_and_proves_nothing_of_those_that_are_not(tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    moved = "[req_id=r] Retrieved 256 out of 256 required tokens (from 300 total tokens). size: 0.0002 gb, "
+    moved += "cost 1.0000 ms, throughput: 1 GB/s;"
+    log.write_text(f"[2026-11-30 04:00:00,000] LMCache INFO: {moved} (cache_engine.py:958:lmcache.v1)\n")
+    run = imported(tmp_path / "run", log)
+    assert rows(run, "SELECT request_id, tokens, outcome FROM transfer") == [("r", 256, "ok")]
+    checks = kvtrace.analyze(run, "lock_contract").filter(invariant="completes_within_bound")
+    assert checks["status"].to_list() == ["unobserved"]

@@ -19,15 +19,15 @@ NO_ROOM = (
 )
 
 
-def test_a_transfer_ends_with_its_line_lasted_as_it_says_and_is_nobodys() -> None:
+def test_a_transfer_ends_with_its_line_lasted_as_it_says_and_is_nobodys_so_no_operation() -> None:
     found = served(
         lmcache(1_000, "Stored 1280 tokens in 0.009 seconds"),
         lmcache(2_000, "Retrieved 768 tokens in 0.003 seconds"),
     )
-    columns = ("op", "tokens", "start_ns", "end_ns", "tier_from", "tier_to", "attribution", "bytes")
+    columns = ("op", "name", "tokens", "start_ns", "end_ns", "tier_from", "tier_to", "bytes")
     assert spans(found, *columns) == [
-        ("store", 1280, T0_NS + 991 * MS, T0_NS + 1_000 * MS, "gpu", "host", "aggregate", None),
-        ("load", 768, T0_NS + 1_997 * MS, T0_NS + 2_000 * MS, "host", "gpu", "aggregate", None),
+        (None, "Stored", 1280, T0_NS + 991 * MS, T0_NS + 1_000 * MS, "gpu", "host", None),
+        (None, "Retrieved", 768, T0_NS + 1_997 * MS, T0_NS + 2_000 * MS, "host", "gpu", None),
     ]  # fmt: skip
 
 
@@ -78,16 +78,19 @@ def test_an_eviction_that_is_triggered_is_a_point_and_its_usage_a_gauge() -> Non
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
-        ("Some keys not found during retrieve!", ("load", "failed", "not_found", None)),
-        ("Cannot store keys due to exception", ("store", "failed", "unknown", None)),
-        ("Cannot retrieve keys due to exception", ("load", "failed", "unknown", None)),
-        ("Rejecting STORE for unregistered GPU instance ID 7", ("store", "failed", "unknown", None)),
-        ("Rejecting RETRIEVE for unregistered GPU instance ID 7", ("load", "failed", "unknown", None)),
+        ("Some keys not found during retrieve!", (None, "failed", None, None)),
+        ("Cannot store keys due to exception", (None, "failed", None, None)),
+        ("Cannot retrieve keys due to exception", (None, "failed", None, None)),
+        ("Rejecting STORE for unregistered GPU instance ID 7", (None, "failed", None, None)),
+        ("Rejecting RETRIEVE for unregistered GPU instance ID 7", (None, "failed", None, None)),
         ("STORE block ID underflow for request_id=r 1: each group", ("store", "failed", "unknown", "r 1")),
-        ("Store task 3 to adapter 0 failed for keys: [..]", ("store", "failed", "unknown", None)),
+        ("Store task 3 to adapter 0 failed for keys: [..]", (None, "failed", None, None)),
         ("L1Manager: cleared 12 objects, 3 locked objects remaining.", ("evict", "ok", "cleared", None)),
         ("Session cmpl-1 has no lookup ipc key, skipping touch", (None, "failed", None, "cmpl-1")),
         ("L1Manager: finish read on non-read-locked key K, potential", (None, "failed", None, None)),
+        ("No GPU context found for model m with world size 1 during lookup!",
+         ("lookup", "skipped", "no_context", None)),
+        ("Error handling request RequestType.REGISTER_KV_CACHE", (None, "failed", None, None)),
         (NO_ROOM, (None, "failed", None, None)),
         ("Reaped GPU instance 7: silent for 90.1s (pinged=True)", (None, None, None, None)),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.sources.engine_logs.logged import BEGINS, T0_NS, read, samples, spans, vllm
+from tests.unit.sources.engine_logs.logged import BEGINS, T0_NS, lmcache, read, samples, spans, vllm
 
 PERIODIC = (
     "Engine 001: Avg prompt throughput: 696.1 tokens/s, Avg generation throughput: 5.6 tokens/s, "
@@ -99,3 +99,16 @@ def test_a_line_of_vllm_alone_has_no_time_where_no_year_is_known_and_is_a_loss()
     found = read(vllm(5, "Request cmpl-1: cannot store chunks"))
     assert found.table("span") == []
     assert found.lost() == {"impossible_time": 1}
+
+
+def test_an_engine_that_dies_is_a_row_and_looks_at_its_cache_no_more() -> None:
+    found = read(
+        BEGINS,
+        lmcache(1_000, "LMCache server is unhealthy — entering degraded mode"),
+        vllm(5, "EngineCore encountered a fatal error."),
+    )
+    end_ns = T0_NS + 5_000_000_000
+    assert spans(found, "op", "name", "end_ns") == [
+        (None, "engine died", end_ns),
+        ("health", "cache health", end_ns),
+    ]
