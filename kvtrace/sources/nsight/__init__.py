@@ -21,10 +21,10 @@ export could be made here.
 
 from __future__ import annotations
 
-import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING
 
-from kvtrace.sources.nsight.database import Database, on_disk
+from kvtrace.sources.nsight.database import BROKEN, Database, on_disk
 from kvtrace.sources.nsight.gathering import gather
 from kvtrace.sources.profiled.held import Held
 from kvtrace.sources.profiled.rows import parts
@@ -61,12 +61,10 @@ def read(stream: Stream, source: str, options: Options) -> Iterator[Decoded]:  #
 
 
 def _gather(path: Path, held: Held, rows: Rows) -> None:
-    try:
-        database = Database(path)
-    except (sqlite3.Error, OSError):
-        rows.refuse("files that are no SQLite database")
-        return
-    try:
-        gather(database, held, rows)
-    finally:
-        database.close()
+    with closing(Database(path)) as database:
+        try:
+            database.open()
+        except BROKEN:
+            rows.refuse("files that are no SQLite database, or damaged")
+        else:
+            gather(database, held, rows)

@@ -23,19 +23,27 @@ _LOOK_EVERY = 1_000_000
 _KINDS = (int, str)
 
 
+BROKEN = (sqlite3.Error, ValueError, OverflowError)
+"""What a damaged file raises: the library stumbles over names that are no text even in its own messages."""
+
+
 class Database:
     """One export.
 
-    Raises, here and from `rows`:
-        sqlite3.Error: it is damaged, no database, or costs too much.
+    Raises, from `open` and `rows`:
+        BROKEN: it is damaged, no database, or costs too much.
     """
 
     def __init__(self, path: Path) -> None:
+        self.tables: frozenset[str] = frozenset()
         self._steps = _FIRST_STEPS + STEPS_A_BYTE * path.stat().st_size
         self._db = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None
         )
         self._db.text_factory = lambda raw: raw.decode("utf-8", "replace")
+
+    def open(self) -> None:
+        """See which tables there are."""
         self._db.execute("PRAGMA trusted_schema = OFF")
         self._db.execute("PRAGMA query_only = ON")
         self._db.execute("PRAGMA cell_size_check = ON")

@@ -6,9 +6,9 @@ Columns differ between versions: each query asks for all, and what is not there 
 from __future__ import annotations
 
 import re
-import sqlite3
 from typing import TYPE_CHECKING, Any
 
+from kvtrace.sources.nsight.database import BROKEN
 from kvtrace.sources.profiled.names import named
 from kvtrace.sources.records import LATEST_TIME_NS, text
 
@@ -62,7 +62,7 @@ def gather(db: Database, held: Held, rows: Rows) -> None:
     for table in known:
         try:
             steps[table](db, held, rows)
-        except sqlite3.Error:
+        except BROKEN:
             rows.refuse(f"tables that cannot be read to their end: {table}")
 
 
