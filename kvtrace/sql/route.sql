@@ -2,6 +2,8 @@
 -- router saw comes first, what it does not know comes from the next. A log counts blocks: their size is that of
 -- the router's own keys that the request asked for (a cache's chunks are of another size), null where several
 -- sizes are named or the product exceeds 64 bits. What a simulation chose is a row of its own.
+-- Whoever tells of several choices of a request under one number (Dynamo's spans: of a request that was routed
+-- again, or to a prefill and a decode worker) does not count: its choices are attempts in the order of time.
 CREATE VIEW route AS
 WITH size AS (
     SELECT request_id, CASE WHEN count(DISTINCT tokens) = 1 THEN any_value(tokens) END AS block_tokens
@@ -26,12 +28,20 @@ WITH size AS (
     ), coalesce(request_id, concat_ws('/', process, span_id, start_ns)) AS choice,
         evidence IS NOT DISTINCT FROM 'predicted' AS is_forecast
     FROM said
+), placed AS (
+    SELECT *,
+        name IS NOT NULL AND count(*) OVER teller > count(DISTINCT attempt) OVER teller AS is_uncounted,
+        row_number() OVER (teller ORDER BY start_ns, attempt, span_id) AS place
+    FROM counted
+    WINDOW teller AS (PARTITION BY choice, is_forecast, name)
+), numbered AS (
+    SELECT * REPLACE (CASE WHEN is_uncounted THEN place ELSE attempt END AS attempt) FROM placed
 ), ranked AS (
     SELECT *, row_number() OVER (
         PARTITION BY choice, attempt, is_forecast ORDER BY (found_tokens IS NULL)::INT, (effective_tokens IS NULL)::INT,
             start_ns, span_id
     ) AS preference
-    FROM counted
+    FROM numbered
 )
 SELECT
     any_value(run_id) AS run_id, any_value(request_id) AS request_id, arg_min(name, preference) AS name,
@@ -50,6 +60,7 @@ GROUP BY choice, attempt, is_forecast;
 COMMENT ON VIEW route IS 'one row a choice of a router: which engine, what it saw there, what it forecast';
 COMMENT ON COLUMN route.start_ns IS 'when the first observer saw it begin, unix ns';
 COMMENT ON COLUMN route.end_ns IS 'when the last one saw it end, unix ns';
+COMMENT ON COLUMN route.attempt IS 'which choice for this request, from 1; in the order of time where nobody counted';
 COMMENT ON COLUMN route.engine IS 'the engine it chose';
 COMMENT ON COLUMN route.found_tokens IS 'tokens that the router saw on that engine, all tiers, unweighted';
 COMMENT ON COLUMN route.found_by_tier IS 'the same by tier; each tier as it goes on beyond the nearer ones';

@@ -139,7 +139,10 @@ def _route(columns: Columns, mask: Mask, select: Mask) -> None:
 
 
 def _choices(columns: Columns, mask: Mask, select: Mask) -> pl.DataFrame:
-    """A row a span: of each route the times and tokens of the last choice beside it that began before it."""
+    """A row a span: of each route the times and tokens of the last choice beside it that began before it.
+
+    A choice is that of the first route after it: of another one the choice was not recorded.
+    """
     spans = columns.batch.spans
     numbers = {
         "size": columns.attributes.integers(f"{_INPUT}block_size"),
@@ -161,9 +164,9 @@ def _choices(columns: Columns, mask: Mask, select: Mask) -> pl.DataFrame:
         "row", "trace", "parent", "start", "overlap"
     )
     pairs = routes.join_asof(
-        chosen.select("trace", "parent", "start", "end", "size", "isl", begun="start"),
+        chosen.select("trace", "parent", "start", "end", "size", "isl", begun="start", choice="row"),
         on="start", by=["trace", "parent"], check_sortedness=False,
-    )  # fmt: skip
+    ).filter(pl.col("choice").is_null() | pl.col("choice").is_first_distinct())  # fmt: skip
     found = pairs.select(
         "row", start_ns="begun", end_ns="end", requested_tokens="isl",
         predicted_tokens=pl.col("overlap") * pl.col("size"),

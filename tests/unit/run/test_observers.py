@@ -245,3 +245,40 @@ def test_a_lookup_that_was_sent_before_the_scheduler_asked_is_the_same_inquiry(t
     run = write_run(tmp_path / "run", span=[asked, answered, earlier])
     query = "SELECT observer, start_ns, found_by_tier['host'] FROM lookup ORDER BY start_ns"
     assert run.connection().sql(query).fetchall() == [("server", 1, 9), ("scheduler", 10, 9)]
+
+
+SPAN = {"op": "route", "name": "kv_router.route_request", "request_id": "a", "evidence": "native"}
+
+
+def choices(path: Path, *rows: dict[str, Any]) -> list[tuple[Any, ...]]:
+    run = write_run(path, span=[{"span_id": number, **row} for number, row in enumerate(rows, 1)])
+    return run.sql("SELECT attempt, start_ns, engine, observers FROM route ORDER BY start_ns, engine").rows()
+
+
+def test_choices_that_nobody_numbered_are_attempts_in_the_order_of_time(tmp_path: Path) -> None:
+    """Dynamo's spans of a request that was routed again, or to two workers, may all have the same number."""
+    first, second = SPAN | {"start_ns": 10, "engine": "7"}, SPAN | {"start_ns": 30, "engine": "8"}
+    wanted = [(1, 10, "7", 1), (2, 30, "8", 1)]
+    assert choices(tmp_path / "none", second, first) == wanted
+    assert choices(tmp_path / "one", first | {"attempt": 1}, second | {"attempt": 1}) == wanted
+    assert choices(tmp_path / "numbered", first | {"attempt": 1}, second | {"attempt": 2}) == wanted
+    third = SPAN | {"start_ns": 50, "engine": "7", "attempt": 2}
+    assert choices(tmp_path / "mixed", first, second, third) == [*wanted, (3, 50, "7", 1)]
+    assert choices(tmp_path / "late", third) == [(2, 50, "7", 1)]  # the first was not recorded
+
+
+def test_a_routers_log_and_its_spans_agree_on_the_number_of_a_choice_that_its_spans_do_not_number(
+    tmp_path: Path,
+) -> None:
+    log = {"op": "route", "name": "route", "request_id": "a", "evidence": "native"}
+    rows = [
+        {**row, "start_ns": at, "engine": engine, **({"attempt": number} if row is log else {"attempt": 1})}
+        for row in (log, SPAN)
+        for number, (at, engine) in enumerate([(10, "7"), (30, "8")], 1)
+    ]
+    assert choices(tmp_path / "run", *rows) == [(1, 10, "7", 2), (2, 30, "8", 2)]
+
+
+def test_a_request_that_is_simulated_as_well_has_its_own_attempts(tmp_path: Path) -> None:
+    real, forecast = SPAN | {"start_ns": 10}, SPAN | {"start_ns": 20, "evidence": "predicted"}
+    assert [row[:2] for row in choices(tmp_path / "run", real, forecast)] == [(1, 10), (1, 20)]

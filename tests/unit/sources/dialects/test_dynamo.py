@@ -209,3 +209,12 @@ def test_spans_of_a_recorded_run_are_its_twelve_requests_and_routes() -> None:
     )  # a choice, not the answer after it
     credited = sorted(row["predicted_tokens"] for row in routes)
     assert credited == [0] * 4 + [400] * 4 + [416] * 2 + [496] * 2  # 24.75 blocks of 16 show as 25
+
+
+def test_a_choice_is_of_one_route_alone() -> None:
+    """The second choice was not recorded: its route has neither the times nor the forecast of the first."""
+    rows, _ = words(select(12, 15), route(16), route(46, 95, worker_id="8", overlap_blocks="3"))
+    routes = [row for row in rows if row.get("op") == "route"]
+    assert [(row["start_ns"], row["end_ns"], row.get("predicted_tokens")) for row in routes] == [
+        (12 * MS, 15 * MS, 25 * 16), (46 * MS, 46 * MS, None)
+    ]  # fmt: skip
