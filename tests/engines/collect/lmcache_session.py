@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 LOCALHOST = "127.0.0.1"
 READY_S = 120.0
 PLAY_S = 120.0
-EXPORT_S = 7.0
-"""LMCache exports its spans every five seconds, and not when it ends."""
+EXPORT_S = 12.0
+"""LMCache exports its spans every five seconds and its metrics every ten, and not when it ends."""
 ENVIRONMENT = {"LMCACHE_DISABLE_BANNER": "1", "LMCACHE_TRACK_USAGE": "false", "HF_HUB_OFFLINE": "1"}
 CLIENT = Path(__file__).parents[1] / "lmcache_alone" / "client.py"
 

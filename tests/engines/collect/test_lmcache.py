@@ -62,5 +62,21 @@ def test_the_pages_of_the_server_are_metrics_with_times(collected: tuple[Run, st
     assert "polls found nobody there before the first page came" in said
 
 
+def test_what_the_server_pushes_counts_what_its_spans_show(collected: tuple[Run, str]) -> None:
+    """Its exporter sends metrics to the same address; they name the process that the spans name."""
+    run, said = collected
+    last = dict(run.sql(
+        "SELECT name, sum(value) FROM (FROM metric WHERE process = 'lmc-collected' "
+        "QUALIFY time_ns = max(time_ns) OVER (PARTITION BY name)) WHERE kind = 'counter' GROUP BY 1"
+    ).rows())  # fmt: skip
+    moved = dict(run.sql("SELECT op, count(*) FROM span WHERE op IN ('load', 'store') GROUP BY 1").rows())
+    asked = run.sql("SELECT count(*), sum(found_tokens)::BIGINT FROM lookup").rows()[0]
+    assert last["lmcache_mp.num_finished_stores"] == moved["store"]
+    assert last["lmcache_mp.num_finished_retrieves"] == moved["load"]
+    assert (last["lmcache_mp.lookups"], last["lmcache_mp.lookup_hit"]) == asked
+    (line,) = [line for line in said.splitlines() if line.startswith("otlp-grpc") and "spans" in line]
+    assert "other rows" in line
+
+
 def test_nothing_was_lost(collected: tuple[Run, str]) -> None:
     assert collected[0].sql("SELECT * FROM loss").is_empty()
