@@ -6,6 +6,7 @@
 
 A kind of interval that nobody recorded for any request of an engine was not observed there: null. Where
 somebody did, a request without one took 0. A copy with an unknown end may have been of any kind: null again.
+A line of a log that is an inquiry's answer alone does not say how long it took: no interval.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ WITH own AS (
     FROM span WHERE op IN ('lock_wait', 'hold')
     UNION ALL
     SELECT request_id, members, process, start_ns, end_ns, start_ns, end_ns, 'lookup', true FROM lookup
+    WHERE end_ns > start_ns OR end_ns IS NULL OR attributes['log_line'] IS NULL
     UNION ALL
     SELECT request_id, members, process, start_ns, end_ns, coalesce(submit_ns, start_ns),
         coalesce(usable_ns, end_ns),

@@ -45,7 +45,7 @@ def _asked(log: Log, record: Record, time_ns: int, found: re.Match[str]) -> None
         record, time_ns, "Reqid", request_id=text(found[1]), op="lookup", requested_tokens=total,
         found_tokens=hit,
         outcome="miss" if hit == 0 else "ok" if whole else "partial", component=COMPONENT,
-        observer="scheduler",
+        observer="client",
         said={"computed_tokens": computed, "need_to_load": load, "declined_below": count(found[6])},
     )  # fmt: skip
 

@@ -144,3 +144,38 @@ def test_a_transfer_that_a_log_tells_is_over_and_proves_nothing_of_those_that_ar
     assert rows(run, "SELECT request_id, tokens, outcome FROM transfer") == [("r", 256, "ok")]
     checks = kvtrace.analyze(run, "lock_contract").filter(invariant="completes_within_bound")
     assert checks["status"].to_list() == ["unobserved"]
+
+
+ASKED = "Reqid: {}, Total tokens 1500, Inference Engine computed tokens: 128, LMCache hit tokens: {}"
+MOVED = "size: 0.0022 gb, cost 1.9000 ms, throughput: 1.1 GB/s;"
+INSIDE = (
+    ("lmcache", "00,000", "begins"),
+    ("vllm", "01", "Received request c-1: params: SamplingParams(), lora_request: None."),
+    ("lmcache", "01,100", ASKED.format("c-1-aaaaaaaa", "1280, need to load: 1152")),
+    (
+        "lmcache",
+        "01,200",
+        f"[req_id=c-1-aaaaaaaa] Retrieved 1152 out of 1152 required tokens (of 1500). {MOVED}",
+    ),
+    ("vllm", "03", "Generated response c-1: output: 'x', finish_reason: stop"),
+    ("vllm", "04", "Received request c-2: params: SamplingParams(), lora_request: None."),
+    ("lmcache", "04,100", ASKED.format("c-2-bbbbbbbb", "0, need to load: 0")),
+    ("lmcache", "04,200", f"[req_id=c-2-bbbbbbbb] Stored 1280 out of total 1500 tokens. {MOVED}"),
+    ("vllm", "06", "Generated response c-2: output: 'x', finish_reason: stop"),
+)
+"""As their sources write it: vLLM that logs its requests, with an LMCache inside."""
+
+
+def test_a_log_of_an_lmcache_inside_the_engine_answers_by_request(tmp_path: Path) -> None:
+    form = {
+        "vllm": "(APIServer pid=1) INFO 11-30 04:00:{} [a.py:1] {}\n",
+        "lmcache": "[2026-11-30 04:00:{}] LMCache INFO: {} (a.py:1:lmcache.a)\n",
+    }
+    (tmp_path / "vllm.log").write_text("".join(form[who].format(when, said) for who, when, said in INSIDE))
+    run = imported(tmp_path / "run", tmp_path / "vllm.log")
+    found = kvtrace.analyze(run, "fallbacks").select("request_id", "verdict", "expected_tokens")
+    assert sorted(found.rows()) == [("c-1-aaaaaaaa", "loaded", 1280), ("c-2-bbbbbbbb", "miss", 0)]
+    waited = kvtrace.analyze(run, "ledger").select("lookup_wait_ns").to_series().to_list()
+    assert waited == [None, None]  # an answer's line does not say when the question was asked
+    stored = kvtrace.analyze(run, "store_lag").select("request_id", "stored_tokens", "never_stored")
+    assert ("c-2-bbbbbbbb", 1280, False) in stored.rows()

@@ -20,7 +20,7 @@ ASKED = "Reqid: cmpl-1, Total tokens 1500, Inference Engine computed tokens: 128
 def test_every_inquiry_has_a_line_with_what_was_asked_and_found(hit: int, rest: str, outcome: str) -> None:
     found = read(lmcache(1_000, ASKED.format(hit, rest)))
     columns = ("op", "request_id", "requested_tokens", "found_tokens", "outcome", "observer")
-    assert spans(found, *columns) == [("lookup", "cmpl-1", 1500, hit, outcome, "scheduler")]
+    assert spans(found, *columns) == [("lookup", "cmpl-1", 1500, hit, outcome, "client")]
     (row,) = found.table("span")
     assert row["attributes"]["computed_tokens"] == "128"
 

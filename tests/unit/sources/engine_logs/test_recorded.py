@@ -87,3 +87,16 @@ def test_lazy_stores_that_came_too_late_are_stale_and_the_engine_that_died_faile
     (failed,) = found.table("span", op="request")
     assert (failed["request_id"], failed["status"]) == ("cmpl-req-006-0", "error")
     assert failed["end_ns"] == died["end_ns"]
+
+
+def test_an_lmcache_inside_the_engine_tells_every_transfer_by_request() -> None:
+    found = recorded(lmcache_log, RECORDED / "lmcache-inprocess.log")
+    rows = [(row["op"], row["request_id"], row["tokens"], row["outcome"]) for row in found.table("span")]
+    assert rows == [
+        ("store", "cmpl-a", 1024, "ok"),
+        ("load", "cmpl-b", 1024, "ok"),
+        ("load", "cmpl-c", 1024, "partial"),
+        ("store", "cmpl-d", 2560, "ok"),
+        ("load", "cmpl-e", 0, "failed"),
+    ]
+    assert all(0 < row["end_ns"] - row["start_ns"] < 20_000_000 for row in found.table("span"))
