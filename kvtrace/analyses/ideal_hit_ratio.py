@@ -26,52 +26,75 @@ COLUMNS = pl.Schema(
     }
 )
 
-_ROWS = """
-WITH asked AS (
-    SELECT DISTINCT key_space, request_id, position, key, tokens, time_ns FROM request_key
-    WHERE request_id IS NOT NULL AND key IS NOT NULL AND position IS NOT NULL
-    QUALIFY coalesce(attempt, 1) = min(coalesce(attempt, 1)) OVER (PARTITION BY key_space, request_id)
-), once AS (
-    SELECT key_space, request_id, position, any_value(key) AS key, max(tokens) AS tokens,
-        min(time_ns) AS time_ns
-    FROM asked GROUP BY key_space, request_id, position
-), arrived AS (
-    SELECT key_space, request_id, row_number() OVER (
-        PARTITION BY key_space ORDER BY min(time_ns) NULLS LAST, request_id) AS turn
-    FROM once GROUP BY key_space, request_id
-), placed AS (
-    SELECT o.*, a.turn, row_number() OVER (
-        PARTITION BY o.key_space, o.request_id ORDER BY position) - 1 AS place
-    FROM once o JOIN arrived a ON a.key_space IS NOT DISTINCT FROM o.key_space
-        AND a.request_id = o.request_id
+_TURNS = """
+CREATE OR REPLACE TEMP TABLE turns AS
+WITH inquiry AS (
+    SELECT key_space, request_id, coalesce(attempt, 1) AS attempt, min(time_ns) AS time_ns
+    FROM request_key WHERE request_id IS NOT NULL AND key IS NOT NULL AND position IS NOT NULL
+    GROUP BY key_space, request_id, coalesce(attempt, 1)
+    QUALIFY row_number() OVER (PARTITION BY key_space, request_id ORDER BY coalesce(attempt, 1)) = 1
+), space AS (
+    SELECT key_space, row_number() OVER () AS space FROM inquiry GROUP BY key_space
+)
+SELECT i.*, s.space, row_number() OVER (ORDER BY s.space, i.time_ns NULLS LAST, i.request_id) AS turn
+FROM inquiry i JOIN space s ON s.key_space IS NOT DISTINCT FROM i.key_space
+"""
+"""The first inquiry of each request in each key space, numbered in time order: numbers join cheaply."""
+
+_ASKED = """
+CREATE OR REPLACE TEMP TABLE asked AS
+SELECT t.space, t.turn, k.position, any_value(k.key) AS key, max(k.tokens) AS tokens
+FROM request_key k JOIN turns t ON t.request_id = k.request_id AND t.attempt = coalesce(k.attempt, 1)
+    AND t.key_space IS NOT DISTINCT FROM k.key_space
+WHERE k.key IS NOT NULL AND k.position IS NOT NULL GROUP BY t.space, t.turn, k.position
+"""
+
+_SERVED = """
+CREATE OR REPLACE TEMP TABLE served AS
+WITH early AS (
+    SELECT space, key, min(turn) AS first_turn FROM asked GROUP BY space, key
 ), known AS (
-    SELECT *, position = place AND turn > min(turn) OVER (PARTITION BY key_space, key) AS seen FROM placed
+    SELECT a.turn, a.position, a.tokens, a.turn > e.first_turn AS seen
+    FROM asked a JOIN early e ON e.space = a.space AND e.key = a.key
+), gapped AS (
+    SELECT turn FROM asked GROUP BY turn HAVING count(*) <> max(position) + 1
+), gap AS (
+    SELECT turn, min(place) AS first_gap FROM (
+        SELECT turn, position, row_number() OVER (PARTITION BY turn ORDER BY position) - 1 AS place
+        FROM asked WHERE turn IN (SELECT turn FROM gapped))
+    WHERE position <> place GROUP BY turn
+), ended AS (
+    SELECT turn, least(coalesce(min(position) FILTER (NOT seen), 9223372036854775807),
+        coalesce(any_value(first_gap), 9223372036854775807)) AS first_miss
+    FROM known LEFT JOIN gap USING (turn) GROUP BY turn
 ), reached AS (
-    SELECT *, coalesce(bool_and(seen) OVER (PARTITION BY key_space, request_id ORDER BY position
-        ROWS UNBOUNDED PRECEDING), false) AS hit
-    FROM known
-), served AS (
-    SELECT r.key_space, r.request_id, count(*) AS keys, count(*) FILTER (hit) AS hit_keys,
-        CASE WHEN count(r.tokens) FILTER (hit) = count(*) FILTER (hit)
-            THEN coalesce(sum(r.tokens) FILTER (hit), 0) END AS hit_tokens
-    FROM reached r GROUP BY r.key_space, r.request_id
-), counted AS (
-    SELECT s.*, q.prompt_tokens IS NOT NULL AND s.hit_tokens IS NOT NULL AS is_counted,
-        q.prompt_tokens, least(s.hit_tokens, q.prompt_tokens) AS used
-    FROM served s LEFT JOIN request q USING (request_id)
+    SELECT k.turn, k.tokens, k.position < e.first_miss AS hit FROM known k JOIN ended e USING (turn)
+)
+SELECT turn, count(*) AS keys, count(*) FILTER (hit) AS hit_keys,
+    CASE WHEN count(tokens) FILTER (hit) = count(*) FILTER (hit)
+        THEN coalesce(sum(tokens) FILTER (hit), 0) END AS hit_tokens
+FROM reached GROUP BY turn
+"""
+"""A key is seen when an earlier request asked for it; a hit ends before the first that is not."""
+
+_ROWS = """
+WITH counted AS (
+    SELECT t.space, t.key_space, s.keys, s.hit_keys, q.prompt_tokens,
+        q.prompt_tokens IS NOT NULL AND s.hit_tokens IS NOT NULL AS is_counted,
+        least(s.hit_tokens, q.prompt_tokens) AS used
+    FROM served s JOIN turns t USING (turn) LEFT JOIN request q USING (request_id)
 ), apart AS (
-    SELECT key_space, count(DISTINCT key) AS distinct_keys FROM once GROUP BY key_space
+    SELECT space, count(DISTINCT key) AS distinct_keys FROM asked GROUP BY space
 ), summed AS (
-    SELECT key_space, count(*) AS requests, sum(keys)::BIGINT AS keys, sum(hit_keys)::BIGINT AS hit_keys,
-        count(*) FILTER (is_counted) AS counted_requests,
+    SELECT space, any_value(key_space) AS key_space, count(*) AS requests, sum(keys)::BIGINT AS keys,
+        sum(hit_keys)::BIGINT AS hit_keys, count(*) FILTER (is_counted) AS counted_requests,
         TRY_CAST(sum(prompt_tokens) FILTER (is_counted) AS BIGINT) AS prompt_tokens,
         TRY_CAST(sum(used) FILTER (is_counted) AS BIGINT) AS hit_tokens
-    FROM counted GROUP BY key_space
+    FROM counted GROUP BY space
 )
 SELECT s.*, a.distinct_keys, s.hit_keys / s.keys AS of_keys,
     s.hit_tokens / nullif(s.prompt_tokens, 0) AS of_prompt
-FROM summed s JOIN apart a ON a.key_space IS NOT DISTINCT FROM s.key_space
-ORDER BY s.key_space NULLS FIRST
+FROM summed s JOIN apart a USING (space) ORDER BY s.key_space NULLS FIRST
 """
 
 
@@ -99,5 +122,8 @@ def ideal_hit_ratio(run: Run) -> pl.DataFrame:
         hit_tokens: tokens of their hit keys, at most the prompt's
         of_prompt: hit_tokens / prompt_tokens: the ideal hit ratio
     """
-    found = spilling(run).sql(_ROWS).to_arrow_table()
+    connection = spilling(run)
+    for query in (_TURNS, _ASKED, _SERVED):
+        connection.execute(query)
+    found = connection.sql(_ROWS).to_arrow_table()
     return pl.DataFrame(found).select(list(COLUMNS)).cast(COLUMNS)
