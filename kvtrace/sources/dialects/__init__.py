@@ -6,6 +6,7 @@
     canonical.py    spans with kvtrace.op, from anyone
     vllm.py         llm_request, and the queue time it sums up
     lmcache.py      LMCache MP's spans, all of whose numbers are text
+    sglang.py       SGLang's requests and what its processes did with them
     dynamo.py       Dynamo's requests, routes and calls of workers, and other names of its requests
 
 A dialect is a module with `applies(batch view) -> mask` and `fill(columns, mask)`: a new one is a new file
@@ -15,21 +16,18 @@ named in DIALECTS. What no dialect knows stays as a row with op null, its attrib
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from kvtrace.sinks.parquet.arrow import memory_schema
-from kvtrace.sources.dialects import canonical, dynamo, lmcache, resources, vllm
+from kvtrace.sources.dialects import canonical, dynamo, lmcache, resources, sglang, vllm
 from kvtrace.sources.dialects.columns import ID_KIND, Columns
 from kvtrace.sources.losses import Loss
 from kvtrace.sources.otlp.batch import SpanBatch
 
-if TYPE_CHECKING:
-    import polars as pl
-
-DIALECTS = (canonical, vllm, lmcache, dynamo)
+DIALECTS = (canonical, vllm, lmcache, sglang, dynamo)
 """Asked in this order; a span belongs to the first that applies to it."""
 LATEST_NS = 2**63 - 1
 STAGED = pa.schema(
@@ -59,7 +57,7 @@ def to_words(batch: SpanBatch, source: str) -> Words:
     resources.fill(columns, who)
     free = np.ones(columns.rows, bool)
     queued: vllm.Derived | None = None
-    aliases: pl.DataFrame | None = None
+    aliases: list[pl.DataFrame] = []
     for dialect in DIALECTS:
         mask = dialect.applies(columns) & free
         if mask.any():
@@ -67,8 +65,9 @@ def to_words(batch: SpanBatch, source: str) -> Words:
             free &= ~mask
             if dialect is vllm:
                 queued = vllm.queue_rows(columns, mask)
-            elif dialect is dynamo:
-                aliases = dynamo.aliases(columns, mask, source)
+            elif dialect in (sglang, dynamo):
+                named = sglang.aliases if dialect is sglang else dynamo.aliases
+                aliases.extend(found for found in [named(columns, mask, source)] if found is not None)
     start, _ = columns.number("start_ns")
     for cause, op, mask, detail in columns.refused:
         own = start[mask]
@@ -78,7 +77,7 @@ def to_words(batch: SpanBatch, source: str) -> Words:
     if queued is not None:
         losses.extend(queued.losses(source))
         spans.append(vllm.derived_table(spans[0], queued))
-    return Words(tuple(spans), tuple(who), tuple(losses), aliases)
+    return Words(tuple(spans), tuple(who), tuple(losses), pl.concat(aliases) if aliases else None)
 
 
 def _possible(batch: SpanBatch, source: str) -> tuple[SpanBatch, list[Loss]]:
