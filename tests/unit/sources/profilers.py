@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.unit.sources.given import Found
+
 BASE_NS = 1_775_078_550_000_000_000
 PID = 514683
 HEADER = {
     "schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "a GPU"}], "host_name": "host-a",
     "displayTimeUnit": "ms", "baseTimeNanoseconds": BASE_NS,
 }  # fmt: skip
+
+
+def copies(found: Found) -> list[dict[str, Any]]:
+    """Of what was read the copies: what is on the device's clock."""
+    return found.table("span", clock="gpu")
 
 
 def us(ns: int) -> str:

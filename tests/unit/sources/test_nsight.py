@@ -18,7 +18,7 @@ from kvtrace.sources import nsight
 from kvtrace.sources.nsight import database
 from tests.samples import SAMPLES
 from tests.unit.sources.given import Found, recorded
-from tests.unit.sources.profilers import EPOCH_NS, MACHINE, Export
+from tests.unit.sources.profilers import EPOCH_NS, MACHINE, Export, copies
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -32,10 +32,6 @@ def read(made: Export) -> Found:
     found = recorded(nsight, made.done())
     assert found.losses == []
     return found
-
-
-def copies(found: Found) -> list[dict[str, Any]]:
-    return found.table("span", clock="gpu")
 
 
 def only(made: Export) -> dict[str, Any]:
