@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvtrace.sources import load_rows
 from kvtrace.sources.load_rows import S
-from kvtrace.sources.records import Rows, at, read_lines, text, time_ns, whole
+from kvtrace.sources.records import Rows, at, text, time_ns, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,8 @@ def looks_like(head: bytes) -> bool:
 def read(stream: Stream, source: str, options: Options) -> Iterator[Decoded]:
     """The parts of a file; nothing of its content is ever kept, whatever the options say."""
     del options
-    return read_lines(stream, Reports(source))
+    reports = Reports(source)
+    return load_rows.read_documents(stream, reports.rows, reports.taken)
 
 
 class Reports:
@@ -54,8 +55,8 @@ class Reports:
     def __init__(self, source: str) -> None:
         self.rows = Rows(source)
 
-    def take(self, value: Any) -> None:
-        """One report."""
+    def taken(self, value: Any) -> Iterator[None]:
+        """One report, request by request."""
         benchmarks = at(value, "benchmarks")
         if not isinstance(benchmarks, list):
             self.rows.refuse(NOT_ONE, op="request")
@@ -67,9 +68,7 @@ class Reports:
                 kept = at(benchmark, "requests", group)
                 for request in kept if isinstance(kept, list) else ():
                     self._request(request, status, {"benchmark": number, "strategy": strategy})
-
-    def finish(self) -> None:
-        """Nothing waits."""
+                    yield
 
     def _request(self, request: Any, status: str, said: dict[str, Any]) -> None:
         rows, info = self.rows, at(request, "info")

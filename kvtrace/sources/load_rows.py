@@ -13,10 +13,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kvtrace.sources.records import attributes, number, span_ns
+from kvtrace.sources.lines import lines
+from kvtrace.sources.records import attributes, number, parse, parsed, span_ns
+from kvtrace.sources.stream import Undecodable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from kvtrace.sources.decoded import Decoded
     from kvtrace.sources.records import Rows
+    from kvtrace.sources.stream import Stream
 
 S = 1_000_000_000
 NO_TIME = "requests without a time"
@@ -46,6 +52,23 @@ class Sent:
     status: str | None = None
     times: dict[str, int | None] = field(default_factory=dict)
     said: dict[str, Any] = field(default_factory=dict)
+
+
+def read_documents(stream: Stream, rows: Rows, taken: Callable[[Any], Iterable[None]]) -> Iterator[Decoded]:
+    """The parts of a file of documents, one a line; `taken` pauses after each request of one."""
+    for item in lines(stream):
+        if isinstance(item, Undecodable):
+            rows.refuse(item.detail, count=item.count)
+            continue
+        for line in item:
+            value = parse(line)
+            if not parsed(value):
+                rows.refuse("lines that are no JSON")
+                continue
+            for _ in taken(value):
+                if rows.full:
+                    yield rows.part()
+    yield rows.end()
 
 
 def add(sent: Sent, rows: Rows) -> bool:

@@ -31,7 +31,6 @@ from kvtrace.sources.records import (
     Rows,
     at,
     number,
-    read_lines,
     span_ns,
     text,
     time_ns,
@@ -62,7 +61,8 @@ def looks_like(head: bytes) -> bool:
 def read(stream: Stream, source: str, options: Options) -> Iterator[Decoded]:
     """The parts of a file; nothing of its content is ever kept, whatever the options say."""
     del options
-    return read_lines(stream, Results(source))
+    results = Results(source)
+    return load_rows.read_documents(stream, results.rows, results.taken)
 
 
 class Results:
@@ -72,8 +72,8 @@ class Results:
         self.rows = Rows(source)
         self._number = 0
 
-    def take(self, value: Any) -> None:
-        """One result."""
+    def taken(self, value: Any) -> Iterator[None]:
+        """One result, request by request."""
         if text(at(value, "date")) is None:
             self.rows.refuse("lines that are no result of a benchmark", op="request")
             return
@@ -84,34 +84,26 @@ class Results:
         if "ttfts" not in columns or "start_times" not in columns:
             self.rows.refuse(NO_DETAIL, op="request")
             return
-        count = max(map(len, columns.values()))
-        each = [
-            {name: found[at] for name, found in columns.items() if at < len(found)} for at in range(count)
-        ]
-        self._requests(value, each)
+        yield from self._requests(value, columns)
 
-    def finish(self) -> None:
-        """Nothing waits."""
-
-    def _requests(self, result: dict[str, Any], each: list[dict[str, Any]]) -> None:
+    def _requests(self, result: dict[str, Any], columns: dict[str, list[Any]]) -> Iterator[None]:
         """The requests of a result, in the order of their numbers."""
-        prefix, exact = text(result.get(PREFIX)), _offset(result.get(OFFSET))
+        prefix, exact, count = text(result.get(PREFIX)), _offset(result.get(OFFSET)), _count(columns)
         offset = exact
         if offset is None:
-            self.rows.remark(NO_CLOCK, len(each))
-            ends = [start + (_latency(one) or 0) for one in each
-                    if (start := time_ns(one.get("start_times"), S)) is not None]  # fmt: skip
-            date = _date(result["date"])
-            offset = None if date is None or not ends else date - max(ends)
+            self.rows.remark(NO_CLOCK, count)
+            date, last = _date(result["date"]), _last_end(columns, count)
+            offset = None if date is None or last is None else date - last
         if prefix is None:
-            self.rows.remark(NO_NAMES, len(each))
+            self.rows.remark(NO_NAMES, count)
         names = prefix or f"{self.rows.source}:{self._number}:"
         said = {name: result.get(name) for name in ("backend", "model_id", "label")}
         if exact is None:
             said["start"] = BY_DATE
         keeps_end = exact is not None or prefix is None
-        for number_, one in enumerate(each):
-            self._one(f"{names}{number_}", one, offset, said, keeps_end=keeps_end)
+        for place in range(count):
+            self._one(f"{names}{place}", _row(columns, place), offset, said, keeps_end=keeps_end)
+            yield
 
     def _one(
         self, name: str, one: dict[str, Any], offset: int | None, said: dict[str, Any], *, keeps_end: bool
@@ -130,6 +122,26 @@ class Results:
             output_tokens=None if failed else whole(one.get("output_lens")),
             status="error" if failed else "ok" if "errors" in one else None, times=times, said=said,
         ), self.rows)  # fmt: skip
+
+
+def _count(columns: dict[str, list[Any]]) -> int:
+    """How many requests a result has: what it knows of their times and lengths, not how long any list is."""
+    return max(len(columns.get(name, ())) for name in ("ttfts", "start_times", "input_lens"))
+
+
+def _row(columns: dict[str, list[Any]], place: int) -> dict[str, Any]:
+    """What the columns have of one request."""
+    return {name: found[place] for name, found in columns.items() if place < len(found)}
+
+
+def _last_end(columns: dict[str, list[Any]], count: int) -> int | None:
+    """The latest end of a request, ns of the machine's monotonic clock."""
+    ends = (
+        start + (_latency(one) or 0)
+        for one in (_row(columns, place) for place in range(count))
+        if (start := time_ns(one.get("start_times"), S)) is not None
+    )
+    return max(ends, default=None)
 
 
 def _latency(one: dict[str, Any]) -> int | None:

@@ -49,7 +49,7 @@ def read(stream: Stream, source: str, options: Options) -> Iterator[Decoded]:
     """The parts of a file; it has no content."""
     del options
     requests = Requests(source)
-    return read_requests(stream, requests.workload, requests.take, lambda: None)
+    return read_requests(stream, requests.workload, requests.taken, lambda: None)
 
 
 class Requests:
@@ -59,8 +59,12 @@ class Requests:
         self.workload = Workload(source)
         self._number = 0
 
-    def take(self, value: Any) -> None:
+    def taken(self, value: Any) -> Iterator[None]:
         """One line."""
+        self._take(value)
+        yield
+
+    def _take(self, value: Any) -> None:
         workload, rows = self.workload, self.workload.rows
         self._number += 1
         if not isinstance(value, dict):

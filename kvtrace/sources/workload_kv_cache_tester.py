@@ -59,7 +59,7 @@ def read(stream: Stream, source: str, options: Options) -> Iterator[Decoded]:
     """The parts of a file; it has no content."""
     del options
     conversations = Conversations(source)
-    return read_requests(stream, conversations.workload, conversations.take, lambda: None)
+    return read_requests(stream, conversations.workload, conversations.taken, lambda: None)
 
 
 class Conversations:
@@ -69,8 +69,8 @@ class Conversations:
         self.workload = Workload(source)
         self._number = 0
 
-    def take(self, value: Any) -> None:
-        """One conversation."""
+    def taken(self, value: Any) -> Iterator[None]:
+        """One conversation, request by request."""
         self._number += 1
         requests, block = at(value, "requests"), whole(at(value, "block_size"))
         if not isinstance(requests, list):
@@ -85,11 +85,11 @@ class Conversations:
             "space": f"kv-cache-tester:{block or 'unknown'}:{own}",
             "block": block or None,
         }
-        self._all(requests, of, {"conversation": name}, 0.0, 0)
+        yield from self._all(requests, of, {"conversation": name}, 0.0, 0)
 
     def _all(
         self, requests: list[Any], of: dict[str, Any], said: dict[str, Any], began: float, depth: int
-    ) -> None:
+    ) -> Iterator[None]:
         """The requests of a conversation or of a subagent that began at some second of it."""
         times = [found for each in requests if (found := number(at(each, "t"))) is not None]
         late = began if times and times[0] < began else 0.0
@@ -98,11 +98,14 @@ class Conversations:
                 inner, since = at(request, "requests"), number(at(request, "t"))
                 if isinstance(inner, list) and depth < MAX_DEPTH:
                     agent = {**said, "agent_id": request.get("agent_id"), "depth": depth + 1}
-                    self._all(inner, of, agent, late + since if since is not None else began, depth + 1)
+                    yield from self._all(
+                        inner, of, agent, late + since if since is not None else began, depth + 1
+                    )
                 else:
                     self.workload.rows.refuse("subagents without requests, or too deep", op="request")
                 continue
             self._one(request, of, said, late)
+            yield
 
     def _one(self, request: Any, of: dict[str, Any], said: dict[str, Any], late: float) -> None:
         """One request."""

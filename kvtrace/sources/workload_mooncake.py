@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 FORMAT = "workload-mooncake"
 USUAL_BLOCK = 512
 MS = 1_000_000
+MOST_WAITING = 1_000_000
+"""Keys that wait until the size of a block is told."""
 _FIELDS = (
     "timestamp",
     "input_length",
@@ -60,7 +62,7 @@ def read(stream: Stream, source: str, options: Options) -> Iterator[Decoded]:
     """The parts of a file; nothing of its content is ever kept, whatever the options say."""
     del options
     requests = Requests(source)
-    return read_requests(stream, requests.workload, requests.take, requests.finish)
+    return read_requests(stream, requests.workload, requests.taken, requests.finish)
 
 
 class Requests:
@@ -69,12 +71,17 @@ class Requests:
     def __init__(self, source: str) -> None:
         self.workload = Workload(source)
         self._waiting: list[tuple[int, int, dict[str, Any], list[str]]] = []
+        self._waiting_keys = 0
         self._block: int | None = None
         self._decided = False
         self._number = 0
 
-    def take(self, value: Any) -> None:
+    def taken(self, value: Any) -> Iterator[None]:
         """One line."""
+        self._take(value)
+        yield
+
+    def _take(self, value: Any) -> None:
         rows = self.workload.rows
         self._number += 1
         if not isinstance(value, dict):
@@ -94,7 +101,8 @@ class Requests:
             self._add(length, known, keys)
             return
         self._waiting.append((length, len(keys), known, keys))
-        if len(self._waiting) >= LOOKED_AT:
+        self._waiting_keys += len(keys)
+        if len(self._waiting) >= LOOKED_AT or self._waiting_keys >= MOST_WAITING:
             self._decide()
 
     def finish(self) -> None:

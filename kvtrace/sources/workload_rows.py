@@ -21,7 +21,7 @@ from kvtrace.sources.records import LATEST_NS, Rows, parse, parsed, span_ns, tex
 from kvtrace.sources.stream import Undecodable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from kvtrace.sources.stream import Stream
 
@@ -129,21 +129,21 @@ class Workload:
 
 
 def read_requests(
-    stream: Stream, workload: Workload, take: Callable[[Any], None], finish: Callable[[], None]
+    stream: Stream, workload: Workload, taken: Callable[[Any], Iterable[None]], finish: Callable[[], None]
 ) -> Iterator[Decoded]:
-    """The parts of a file of JSON lines; `take` gets each value, `finish` is called at the end."""
+    """The parts of a file of JSON lines; `taken` pauses after each request, `finish` is called at the end."""
     for item in lines(stream):
         if isinstance(item, Undecodable):
             workload.rows.refuse(item.detail, count=item.count)
             continue
         for line in item:
             value = parse(line)
-            if parsed(value):
-                take(value)
-            else:
+            if not parsed(value):
                 workload.rows.refuse("lines that are no JSON")
-            if workload.full:
-                yield workload.part()
+                continue
+            for _ in taken(value):
+                if workload.full:
+                    yield workload.part()
     finish()
     yield workload.end()
 

@@ -83,6 +83,20 @@ def test_no_value_is_taken_for_a_file_by_mistake_or_breaks_a_decoder(
     is_sound(decoded(module(name), content + b"\n" + head))
 
 
+@NAMES
+def test_a_document_of_many_requests_is_never_held_as_rows_whole(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of four rows instead of 50,000: nothing else changes."""
+    content = b"\n".join(FILES[name])
+    whole = decoded(module(name), content)
+    monkeypatch.setattr("kvtrace.sources.records.ROWS_A_PART", 4)
+    monkeypatch.setattr("kvtrace.sources.workload_mooncake.LOOKED_AT", 4)
+    found = decoded(module(name), content)
+    assert found.rows == whole.rows
+    assert found.parts >= len(whole.rows["span"]) // 4
+
+
 IDS = st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=6)
 
 
