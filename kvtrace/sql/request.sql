@@ -1,12 +1,13 @@
 -- One row a request. Several observers may have seen it: our own eyes in the API process win over those in
 -- the scheduler, both over the engine's own span, and the earlier of two; what the winner does not know comes
--- from the next. A simulated request tells nothing where somebody saw it.
+-- from the next. A simulated request tells nothing where somebody saw it, and one of a clock without a date
+-- (rows of 1970: a source that counts from its own start) tells its times where nobody else did.
 CREATE VIEW request AS
 WITH seen AS (
     SELECT *, row_number() OVER (
         PARTITION BY request_id
-        ORDER BY CASE WHEN evidence = 'predicted' THEN 9
-                      WHEN observer = 'api' AND evidence IS DISTINCT FROM 'native' THEN 0
+        ORDER BY evidence IS NOT DISTINCT FROM 'predicted', start_ns < 31536000000000000,
+                 CASE WHEN observer = 'api' AND evidence IS DISTINCT FROM 'native' THEN 0
                       WHEN observer = 'scheduler' THEN 1
                       WHEN observer = 'api' THEN 2 ELSE 3 END, start_ns, span_id
     ) AS preference

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SECRET = 987_654_321
+NS = 1_700_000_000_000_000_000
 
 
 def call(ms: int, name: str, asked: dict[str, Any], answered: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -208,3 +209,21 @@ def test_a_run_of_it_answers_where_the_tokens_of_a_prompt_came_from(tmp_path: Pa
         "selected_tokens": 48, "loaded_tokens": 48, "computed_tokens": 36, "moved_tokens": None,
     }  # fmt: skip
     assert {name: row[name] for name in wanted} == wanted
+
+
+def test_beside_a_client_that_has_a_date_a_request_keeps_its_times_and_gets_its_tokens(
+    tmp_path: Path,
+) -> None:
+    """The recorder's own 0 is in 1970; the time to the first token is the client's alone."""
+    request = "cmpl-req-1-0-abcdef01"
+    life = [created(10, request), asked(10, request=request), admitted(50, request=request),
+            scheduled(60, request=request), finished(200, request)]  # fmt: skip
+    (tmp_path / "records.jsonl").write_text("\n".join(map(json.dumps, life)))
+    seen = {
+        "request_id": "req-1", "response_id": "cmpl-req-1", "status": 200, "started_ns": NS,
+        "first_token_ns": NS + 5, "ended_ns": NS + 9, "usage": {"prompt_tokens": 100},
+    }  # fmt: skip
+    (tmp_path / "responses.jsonl").write_text(json.dumps(seen) + "\n")
+    import_files([tmp_path / "records.jsonl", tmp_path / "responses.jsonl"], tmp_path / "run")
+    query = "SELECT request_id, start_ns, end_ns, selected_tokens, gpu_hit_tokens, observers FROM request"
+    assert open_run(tmp_path / "run").sql(query).rows() == [(request, NS, NS + 9, 48, 16, 2)]
