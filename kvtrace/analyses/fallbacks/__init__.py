@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMNS", "MISSES", "VERDICTS", "fallbacks", "table"]
 
-ALGORITHM = "4"
+ALGORITHM = "5"
 """Bumped whenever the verdicts of the same run can come out differently."""
 
 COLUMNS = pl.Schema(

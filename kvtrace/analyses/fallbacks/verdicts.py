@@ -27,7 +27,8 @@ def conditions() -> dict[str, pl.Expr]:
     """Verdict -> when it holds, on a frame of `measured`."""
     loaded, usable, found, gpu_hit = (pl.col(name) for name in ("loaded", "usable", "found", "gpu_hit"))
     bad = pl.col("bad") > 0
-    some = pl.when(loaded.is_not_null()).then(loaded > 0).otherwise(pl.col("good") > 0)
+    arrived = (pl.col("good") > 0) | (pl.col("partly") > 0)
+    some = pl.when(loaded.is_not_null()).then(loaded > 0).otherwise(arrived)
     by_tokens = pl.when(loaded.is_not_null() & usable.is_not_null()).then(loaded < usable)
     # what a lower tier had and did not deliver was never selected: by its tokens a load of the rest is whole
     undelivered, unplaced = pl.col("undelivered"), pl.col("unplaced")

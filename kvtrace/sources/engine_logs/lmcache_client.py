@@ -16,7 +16,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kvtrace.sources.engine_logs.forms import LMCACHE
-from kvtrace.sources.engine_logs.log import MAX_OPEN, duration_ns
+from kvtrace.sources.engine_logs.log import duration_ns
 from kvtrace.sources.engine_logs.rules import rule
 from kvtrace.sources.records import text
 
@@ -100,10 +100,7 @@ def _preempted(log: Log, record: Record, time_ns: int, found: re.Match[str]) -> 
     names = [one or other for one, other in _NAMES.findall(found[2])]
     for name in filter(None, map(text, names)):
         if found[1] == "preempted":
-            if len(log.preempted) < MAX_OPEN or name in log.preempted:
-                log.preempted.setdefault(name, time_ns)
-            else:
-                log.rows.refuse("preempted requests beyond those that are kept", op="queue", cause="dropped")
+            log.wait(log.preempted, name, log.preempted.get(name, time_ns))
         elif (start_ns := log.preempted.pop(name, None)) is not None:
             log.span(
                 record, start_ns, max(start_ns, time_ns), "preempted", request_id=name, op="queue",

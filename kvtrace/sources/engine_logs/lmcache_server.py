@@ -62,6 +62,7 @@ def _found(log: Log, record: Record, time_ns: int, found: re.Match[str]) -> None
 def _hasher(log: Log, _record: Record, _time_ns: int, found: re.Match[str]) -> None:
     """The chunk of this server, which its keys stand for."""
     log.chunk_tokens = count(found[1]) or None
+    log.workers, log.groups = set(), set()  # of the server that was started before
     log.identity |= {"chunk_size": found[1], "hash_algorithm": found[2]}
 
 

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 SOURCE, LINE = "kvtrace.source", "log_line"
 """Label of metrics: the file. Attribute of rows: the line of the engine's code that wrote the record."""
 MAX_OPEN = 10_000
-"""Requests, and preempted ones, that may wait for the line that ends them."""
+"""Requests, and preempted ones, that wait for the line that ends them; of more the oldest are given up."""
 
 
 class Log:
     """What the rules need.
 
     server: the process of a cache server, whose records do not name it
+    last_ns: the time of the record before
     timeout_ns: LMCache's `mq_timeout`; chunk_tokens: its chunk; workers, groups: those that registered caches
     requests, preempted: request -> start ns, until a line ends them
     """
@@ -39,6 +40,8 @@ class Log:
         self.identity: dict[str, str] = {}
         self.versions: dict[str, str] = {}
         self.server: str | None = None
+        self.last_ns: int | None = None
+        self.given_up = 0
 
     def process(self, record: Record) -> str | None:
         """Who wrote a record, where it says so, or where only one does."""
@@ -73,11 +76,27 @@ class Log:
             "labels": {**labels, SOURCE: self.source},
         })  # fmt: skip
 
+    def wait(self, waiting: dict[str, int], name: str, time_ns: int) -> None:
+        """Keep the beginning of what a later line may end."""
+        waiting.pop(name, None)
+        if len(waiting) >= MAX_OPEN:
+            del waiting[next(iter(waiting))]
+            self.given_up += 1
+        waiting[name] = time_ns
+
+    def begins_anew(self) -> None:
+        """Another start of the engine: what waits, and how it saw its cache, ended with the one before."""
+        self.health.ends(self, self.last_ns)
+        self.given_up += len(self.requests) + len(self.preempted)
+        self.requests, self.preempted = {}, {}
+
     def finish(self) -> None:
         """What waits when the file ends: an interval without an end, requests without one."""
         self.health.ends(self, None)
         if self.requests:
             self.rows.remark("requests without a line that ends them: no rows", len(self.requests))
+        if self.given_up:
+            self.rows.remark("requests that waited too long for such a line: no rows", self.given_up)
         if self.preempted:
             self.rows.remark("preempted requests that no line resumes", len(self.preempted))
 

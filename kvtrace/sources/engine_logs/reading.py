@@ -35,7 +35,7 @@ _RULES = by_first_word(
 )
 _ROLES = {"APIServer": "api", "EngineCore": "scheduler", "Worker": "worker", "VllmWorker": "worker"}
 _STARTED = re.compile(rb"INFO: {1,10}Started server process \[(\d{1,10})\]")
-_OTHERS = re.compile(rb"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: [A-Z][A-Z0-9 ]{0,30})?\] ")
+_OTHERS = re.compile(rb"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?(?: [A-Z][A-Z0-9 ]{0,30})?\] ")
 """SGLang's lines: its logs hold lines of the libraries that it uses."""
 NO_ZONE = "records have no time zone: their times are taken as UTC"
 BY_DATE = "records before any with a year: the year is the latest that the file's own date allows"
@@ -93,11 +93,16 @@ class Reader:
         found = record(line)
         if found is None:
             self._no_records += 1
-            if self._product == LMCACHE and self.log.server is None and (own := _STARTED.search(line[:200])):
+            if self._product == LMCACHE and (own := _STARTED.match(line)):
                 self.log.server = f"{self.log.source}/{int(own[1])}"
             return
         time_ns = self.log.clock.time_ns(found.stamp, found.when)
         self._seen(found, time_ns)
+        self._told(found, time_ns)
+        self.log.last_ns = self.log.last_ns if time_ns is None else time_ns
+
+    def _told(self, found: Record, time_ns: int | None) -> None:
+        """What the record means, if anything."""
         for each in _RULES.get((found.product, first_word(found.message)), ()):
             if (match := each.form.match(found.message)) is None:
                 continue

@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace.sources.engine_logs.forms import VLLM
-from kvtrace.sources.engine_logs.log import MAX_OPEN
 from kvtrace.sources.engine_logs.rules import rule
 from kvtrace.sources.records import text
 
@@ -31,10 +30,8 @@ def _received(log: Log, _record: Record, time_ns: int, found: re.Match[str]) -> 
     name = text(found[1])
     if name is None:
         log.rows.refuse("requests without a usable name", op="request")
-    elif len(log.requests) >= MAX_OPEN and name not in log.requests:
-        log.rows.refuse("requests beyond those that may wait for their end", op="request", cause="dropped")
     else:
-        log.requests[name] = time_ns
+        log.wait(log.requests, name, time_ns)
 
 
 def _answered(log: Log, record: Record, time_ns: int, found: re.Match[str]) -> None:

@@ -85,7 +85,9 @@ def _pool(log: Log, _record: Record, time_ns: int, found: re.Match[str]) -> None
     log.metric(time_ns, "vllm_log.kv_cache_size_tokens", float(found[1].replace(",", "")))
 
 
-def _version(log: Log, _record: Record, _time_ns: int, found: re.Match[str]) -> None:
+def _starts(log: Log, _record: Record, _time_ns: int, found: re.Match[str]) -> None:
+    """A start of the engine, which may be another one of the same file."""
+    log.begins_anew()
     log.versions["vllm"] = found[1]
 
 
@@ -145,7 +147,7 @@ RULES = (
     rule(VLLM, r"KV Transfer metrics: (.*)", _transfers, start="KV"),
     *(rule(VLLM, rf"{device} KV cache size: ([\d,]{{1,24}}) tokens", _pool, start=device)
       for device in ("GPU", "CPU", "TPU", "XPU")),
-    rule(VLLM, r"Initializing a V1 LLM engine \(v([\w.+-]{1,64})\)", _version, start="Initializing"),
+    rule(VLLM, r"Initializing a V1 LLM engine \(v([\w.+-]{1,64})\)", _starts, start="Initializing"),
     rule(VLLM,
          r"Recovered from KV load failure: (\d{1,18}) request\(s\) rescheduled \((\d{1,18}) tokens "
          r"affected\)",

@@ -158,9 +158,17 @@ INSIDE = (
         f"[req_id=c-1-aaaaaaaa] Retrieved 1152 out of 1152 required tokens (of 1500). {MOVED}",
     ),
     ("vllm", "03", "Generated response c-1: output: 'x', finish_reason: stop"),
+    ("vllm", "03", "Received request c-3: params: SamplingParams(), lora_request: None."),
     ("vllm", "04", "Received request c-2: params: SamplingParams(), lora_request: None."),
     ("lmcache", "04,100", ASKED.format("c-2-bbbbbbbb", "0, need to load: 0")),
     ("lmcache", "04,200", f"[req_id=c-2-bbbbbbbb] Stored 1280 out of total 1500 tokens. {MOVED}"),
+    ("lmcache", "05,100", ASKED.format("c-3-cccccccc", "1280, need to load: 1152")),
+    (
+        "lmcache",
+        "05,200",
+        f"[req_id=c-3-cccccccc] Retrieved 1024 out of 1152 required tokens (of 1500). {MOVED}",
+    ),
+    ("vllm", "06", "Generated response c-3: output: 'x', finish_reason: stop"),
     ("vllm", "06", "Generated response c-2: output: 'x', finish_reason: stop"),
 )
 """As their sources write it: vLLM that logs its requests, with an LMCache inside."""
@@ -174,8 +182,10 @@ def test_a_log_of_an_lmcache_inside_the_engine_answers_by_request(tmp_path: Path
     (tmp_path / "vllm.log").write_text("".join(form[who].format(when, said) for who, when, said in INSIDE))
     run = imported(tmp_path / "run", tmp_path / "vllm.log")
     found = kvtrace.analyze(run, "fallbacks").select("request_id", "verdict", "expected_tokens")
-    assert sorted(found.rows()) == [("c-1-aaaaaaaa", "loaded", 1280), ("c-2-bbbbbbbb", "miss", 0)]
+    assert sorted(found.rows()) == [
+        ("c-1-aaaaaaaa", "loaded", 1280), ("c-2-bbbbbbbb", "miss", 0), ("c-3-cccccccc", "partial", 1280),
+    ]  # fmt: skip
     waited = kvtrace.analyze(run, "ledger").select("lookup_wait_ns").to_series().to_list()
-    assert waited == [None, None]  # an answer's line does not say when the question was asked
+    assert waited == [None] * 3  # an answer's line does not say when the question was asked
     stored = kvtrace.analyze(run, "store_lag").select("request_id", "stored_tokens", "never_stored")
     assert ("c-2-bbbbbbbb", 1280, False) in stored.rows()

@@ -93,7 +93,11 @@ def test_a_log_of_vllm_holds_lines_of_lmcache_and_is_vllms() -> None:
     assert (vllm_log.looks_like(alone), lmcache_log.looks_like(alone)) == (False, True)
 
 
-def test_a_log_of_sglang_is_not_vllms_though_it_holds_a_line_of_it() -> None:
-    head = b"INFO 11-30 04:00:05 [__init__.py:239] platform\n[2026-11-30 04:00:06 TP0] Prefill batch\n"
+@pytest.mark.parametrize(
+    "when", ["2026-11-30 04:00:06 TP0", "2026-11-30 04:00:06.123 DP0 TP1", "2026-11-30 04:00:06"]
+)
+def test_a_log_of_sglang_is_not_vllms_though_it_holds_lines_of_it_and_of_lmcache(when: str) -> None:
+    other = "[2026-11-30 04:00:05,001] LMCache INFO: Stored 1 (a.py:7:lmcache.v1.a)"
+    head = f"INFO 11-30 04:00:05 [__init__.py:239] platform\n{other}\n[{when}] Prefill batch\n".encode()
     assert not vllm_log.looks_like(head)
     assert not lmcache_log.looks_like(head)

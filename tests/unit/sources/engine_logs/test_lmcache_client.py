@@ -93,3 +93,15 @@ def test_a_process_of_vllm_is_told_by_its_pid_and_has_a_role() -> None:
         BEGINS, vllm(1, "Recovered from KV load failure: 1 request(s) rescheduled (8 tokens affected).")
     )
     assert spans(found, "process", "tokens", "op") == [("given/12", 8, None)]
+
+
+def test_another_start_in_the_same_file_ends_what_the_one_before_saw() -> None:
+    """Between its last line and the next start nobody looked at the cache."""
+    starts = "Initializing a V1 LLM engine (v0.32.0) with config: model='m'"
+    found = read(
+        lmcache(1_000, UNHEALTHY), vllm(3, "Using cache"), vllm(50, starts), lmcache(60_000, BEATS),
+    )  # fmt: skip
+    assert spans(found, "reason", "start_ns", "end_ns", op="health") == [
+        ("degraded", T0_NS + 1_000 * MS, T0_NS + 3_000 * MS),
+        ("healthy", T0_NS + 60_000 * MS, None),
+    ]

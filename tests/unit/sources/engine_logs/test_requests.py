@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from kvtrace.sources.engine_logs import log
 from tests.unit.sources.engine_logs.logged import BEGINS, T0_NS, read, spans, vllm
 
 RECEIVED = "Received request cmpl-1-0: params: SamplingParams(n=1), lora_request: None."
@@ -49,3 +50,15 @@ def test_a_prompt_in_a_debug_line_is_counted_and_dropped() -> None:
 def test_an_end_without_a_beginning_has_no_row() -> None:
     found = read(BEGINS, vllm(9, "Request cmpl-1-0 aborted."))
     assert found.table("span") == []
+
+
+def test_of_more_requests_than_may_wait_the_oldest_are_given_up_and_that_is_no_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without `--enable-log-outputs` none of them ever ends."""
+    monkeypatch.setattr(log, "MAX_OPEN", 2)
+    received = [RECEIVED.replace("cmpl-1-0", f"cmpl-{number}") for number in range(5)]
+    found = read(BEGINS, *(vllm(3, line) for line in received), vllm(4, "Request cmpl-4 aborted."))
+    assert spans(found, "request_id") == [("cmpl-4",)]
+    assert found.losses == []
+    assert "requests that waited too long for such a line: no rows: 3" in found.notes
