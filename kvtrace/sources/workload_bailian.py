@@ -75,7 +75,7 @@ class Requests:
         if start is None or length is None:
             rows.refuse(NO_ARRIVAL, op="request", cause="impossible_time")
             return
-        keys = workload.keys(value.get("hash_ids"))
+        keys = workload.keys(value.get("hash_ids"), length)
         if keys and len(keys) != -(-length // BLOCK):
             rows.remark(OTHER_COUNT.format(BLOCK))
         workload.add(Asked(

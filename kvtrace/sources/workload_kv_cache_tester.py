@@ -119,6 +119,6 @@ class Conversations:
         of["count"] = of.get("count", 0) + 1
         workload.add(Asked(
             f"{of['name']}:{of['count']:06d}", start, length, whole(request.get("out")),
-            workload.keys(request.get("hash_ids")), of["space"], of["block"],
+            workload.keys(request.get("hash_ids"), length), of["space"], of["block"],
             attributes(**said, **{field: request.get(field) for field in _KEPT}),
         ))  # fmt: skip

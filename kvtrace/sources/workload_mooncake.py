@@ -96,7 +96,7 @@ class Requests:
             return
         known = {"number": self._number, "start": start, "output": whole(value.get("output_length")),
                  "said": attributes(session_id=value.get("session_id"), type=at(value, "type"))}  # fmt: skip
-        keys = self.workload.keys(value.get("hash_ids"))
+        keys = self.workload.keys(value.get("hash_ids"), length)
         if self._decided:
             self._add(length, known, keys)
             return

@@ -33,7 +33,7 @@ PLACED = "requests of a trace that counts from its own beginning, placed from a 
 PLANNED = "requests of a workload trace (their rows are predicted: nothing of them happened in this run)"
 NO_ARRIVAL = "requests without an arrival or a length"
 BAD_KEYS = "keys from the first on that is no number and no name"
-EARLY_KEYS = "keys beyond the end of their prompt"
+LATE_KEYS = "keys beyond the end of their prompt, of which a block has at least one token"
 MOST_KEY = 2**64
 
 
@@ -112,10 +112,13 @@ class Workload:
         self.rows.remark(PLACED)
         return TRACE_START_NS + since
 
-    def keys(self, found: Any) -> list[str]:
+    def keys(self, found: Any, prompt_tokens: int) -> list[str]:
         """The names of the blocks of a prompt, up to the first that is none: what follows it is no prefix."""
         if not isinstance(found, list):
             return []
+        if len(found) > prompt_tokens:
+            self.rows.refuse(LATE_KEYS, op="request", count=len(found) - prompt_tokens)
+            found = found[:prompt_tokens]
         if set(map(type, found)) == {int} and min(found) >= 0 and max(found) < MOST_KEY:
             return list(map(str, found))
         names: list[str] = []

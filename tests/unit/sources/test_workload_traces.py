@@ -124,6 +124,12 @@ class TestMooncake:
         assert [key["key"] for key in found.rows["request_key"]] == ["1"]
         assert found.lost() == {"undecodable": 3}
 
+    def test_a_prompt_has_no_more_blocks_than_tokens(self) -> None:
+        line = {"timestamp": 0, "input_length": 2, "hash_ids": [1, 2, 3, 4]}
+        found = given(workload_mooncake, line)
+        assert [key["key"] for key in found.rows["request_key"]] == ["1", "2"]
+        assert found.lost() == {"undecodable": 2}
+
     def test_text_is_counted_and_dropped(self) -> None:
         line = {"timestamp": 0, "input_length": 2, "hash_ids": [1], "text_input": "secret words",
                 "messages": [{"content": "secret"}]}  # fmt: skip
