@@ -1,6 +1,7 @@
 """Joins over everything that was staged, from the facts gathered on the way, and the rows as they come out.
 
 naming.py           one request under all of its names
+several_prompts.py  a call that the engine served as several requests is none itself
 duplicates.py       one span once
 contradictions.py   what one source says is missing from another
 transfers.py        one transfer of LMCache, as its client and its server saw it
@@ -25,6 +26,7 @@ from kvtrace.importer.log_lines import log_engines, of_engines, told_better
 from kvtrace.importer.lookups import once
 from kvtrace.importer.naming import Names, resolve
 from kvtrace.importer.renaming import renamed
+from kvtrace.importer.several_prompts import as_calls
 from kvtrace.importer.transfers import Ties, tie, tied
 from kvtrace.sources.dialects.columns import ID_KIND
 from kvtrace.sources.losses import JOIN, Loss
@@ -91,7 +93,7 @@ def joined_rows(staging: Staging, joined: Joined) -> Iterator[pa.Table]:
         after = first + staged.num_rows
         chunk, unclear = renamed(staged, joined.names)
         joined.unclear.append(unclear)
-        chunk = of_engines(tied(chunk, first, joined.ties), joined.engines)
+        chunk = as_calls(of_engines(tied(chunk, first, joined.ties), joined.engines), joined.names.calls)
         drops = _own(joined.duplicate_drops, first, after)
         if drops.size:
             is_duplicate = np.zeros(chunk.num_rows, bool)

@@ -19,6 +19,7 @@ import polars as pl
 
 from kvtrace.importer.calling import called, client_id, given
 from kvtrace.importer.pairing import pair
+from kvtrace.importer.several_prompts import several_prompts
 from kvtrace.sources.dialects.columns import ID_KIND
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 INTERNAL = r"(?s)^(.+)-[0-9a-f]{8}$"
 """vLLM 0.32: the internal id is the external one and eight random hex digits."""
+CHILD = r"(?s)^\d+_((?:chat)?cmpl-)"
+"""vLLM 0.32: with n > 1 each answer is a request of its own, its number before its parent's id."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Names:
     external: (alias, request_id) every external name, for the table of aliases
     given: rows of that table which sources gave themselves
     answers: (alias, request_id) of names in answers, and other names that rows carry
+    calls: (alias, request_id, start_ns, end_ns) those of them that mean all prompts of one call
     ambiguous: request rows that no request could be found for
     """
 
@@ -49,6 +53,7 @@ class Names:
     external: pl.DataFrame
     given: pl.DataFrame
     answers: pl.DataFrame
+    calls: pl.DataFrame
     ambiguous: int
 
 
@@ -59,7 +64,9 @@ def resolve(facts: Facts, asked: pl.DataFrame) -> Names:
     order = ["alias", "start_ns", "end_ns"]
     own = ["alias", "request_id", "start_ns", "end_ns"]
     callings = called(facts, external, requests).select(own)
-    names = pl.concat([external.select(own), callings])
+    calls = several_prompts(callings, external)
+    single = callings.join(calls.select("alias").unique(), on="alias", how="anti")
+    names = pl.concat([external.select(own), single])
     claims = requests.join(names, left_on="request_id", right_on="alias", how="semi").select(
         "origin", "start_ns", "end_ns", "observer", alias="request_id"
     )
@@ -76,6 +83,7 @@ def resolve(facts: Facts, asked: pl.DataFrame) -> Names:
         pl.concat([external.select("alias", "request_id"), numbered.select("alias", "request_id")]),
         given(facts, external, requests),
         callings.select("alias", "request_id"),
+        calls,
         ambiguous,
     )
 
@@ -115,7 +123,8 @@ def _external(facts: Facts, asked: pl.DataFrame, requests: pl.DataFrame) -> pl.D
     """
     lines = asked.select("request_id", start_ns="time_ns", end_ns="time_ns")
     sure = pl.concat([facts.table("sessions"), lines])
-    alias = pl.col("request_id").str.extract(INTERNAL, 1).alias("alias")
+    parent = pl.col("request_id").str.replace(CHILD, "$1")
+    alias = parent.str.extract(INTERNAL, 1).alias("alias")
     carried = requests.filter(pl.col(ID_KIND) == "external").select(alias="request_id").unique()
     like = facts.table("others").select("request_id", "start_ns", "end_ns").with_columns(alias)
     told = like.join(facts.table("outside"), on=["alias", "request_id"], how="semi").drop("alias")

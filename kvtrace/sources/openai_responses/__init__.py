@@ -8,6 +8,10 @@
 One row a request, seen by the client. `usage.prompt_tokens_details.cached_tokens` is what the engine says it
 loaded; absent is null, not 0. A bare response has only `created`, whole seconds of the server: its row starts
 there and says so in the attribute `start`. What was asked and answered is counted and dropped.
+
+The answer to several prompts is one row too. vLLM 0.32 then sums prompt and completion tokens over the
+prompts and gives the cached_tokens of one of them; the import, which knows the engine's requests, makes it
+their call (importer/several_prompts.py).
 """
 
 from __future__ import annotations

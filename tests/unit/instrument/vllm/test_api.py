@@ -137,6 +137,24 @@ def test_children_name_their_parent_and_share_the_external_name(processor: Any, 
     ]
 
 
+def test_prompts_of_one_call_are_requests_of_their_own_under_its_callers_name(
+    processor: Any, told: Told
+) -> None:
+    """Each with its own tokens: what `usage` sums up is theirs together (importer/several_prompts.py)."""
+    names.asked("a7", SimpleNamespace(headers={}))
+    for number in range(2):
+        one = f"cmpl-a7-{number}-0000000{number}"
+        processor.add_request(request(told, one), None)
+        processor.process_outputs([Output(one, [5] * (number + 1), "length")])
+    told_of = {(row["kind"], row["alias"], row["request_id"]) for row in told.table("alias")}
+    assert told_of == {
+        (kind, alias, f"cmpl-a7-{number}-0000000{number}")
+        for number in range(2)
+        for kind, alias in (("client", "a7"), ("external", f"cmpl-a7-{number}"))
+    }
+    assert [row["output_tokens"] for row in told.parts("close")] == [1, 2]
+
+
 @pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
 def test_a_clock_that_was_set_moves_no_arrival(processor: Any, told: Told, ahead_s: float) -> None:
     processor.add_request(Request("a-00000001", "a", told.clock / 1e9 + ahead_s), None)
