@@ -14,9 +14,10 @@ import polars as pl
 from kvtrace.errors import InputError, UnknownFormatError, UsageError
 from kvtrace.importer import formats
 from kvtrace.importer.facts import COLUMNS
+from kvtrace.importer.other_signals import OtherSignals
 from kvtrace.importer.runs import read_run
 from kvtrace.importer.spools import read_spools, whole
-from kvtrace.sources import lmcache_hash_log, otlp, recording
+from kvtrace.sources import lmcache_hash_log, otlp, otlp_metrics, recording
 from kvtrace.sources.decoded import Options
 from kvtrace.sources.losses import Loss
 from kvtrace.sources.otlp.framing import batches
@@ -157,10 +158,10 @@ def _read(
         elif kind == formats.RECORDING:
             staging.recordings.append(recording.decode(path.read_bytes(), str(path)))
             notes = ("describes how the recordings were made",)
-        elif kind in formats.decoders():
+        elif kind in formats.decoders() and kind != otlp_metrics.FORMAT:
             spans, rows, notes = _decoded(path, source, kind, staging, options)
         else:
-            spans = _otlp(path, source, kind, staging, keep_content=keep_content)
+            spans, rows, notes = _otlp(path, source, kind, staging, keep_content=keep_content)
     except InputError as error:
         if named:
             raise
@@ -187,12 +188,17 @@ def _decoded(
     return spans, rows, tuple(notes)
 
 
-def _otlp(path: Path, source: str, kind: str, staging: Staging, *, keep_content: bool) -> int:
-    """OTLP traces, batch by batch; returns how many spans there were."""
+def _otlp(
+    path: Path, source: str, kind: str, staging: Staging, *, keep_content: bool
+) -> tuple[int, int, tuple[str, ...]]:
+    """OTLP, batch by batch, whatever its file begins with; returns spans, other rows, and remarks."""
     spans = 0
-    for batch in otlp.read(path, kind=kind, keep_content=keep_content):
+    others = OtherSignals(source, staging, keep_content=keep_content)
+    written = otlp_metrics.kind_of(path) if kind == otlp_metrics.FORMAT else kind
+    for batch in otlp.read(path, kind=written, keep_content=keep_content, others=others.take):
         spans += staging.take_spans(batch, source)
-    return spans
+    others.finish()
+    return spans, others.rows, tuple(others.notes)
 
 
 def _hash_log(path: Path, source: str, staging: Staging) -> int:

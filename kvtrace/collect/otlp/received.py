@@ -62,9 +62,7 @@ class Otlp:
             self._stage(self._metrics.rest(), staging)
         if self.logs:
             staging.add_content({logs.NAME: self.logs})
-            self.notes[f"{self.logs:,} log records came: what they say is content, counted and not kept"] = (
-                None
-            )
+            self.notes[logs.DROPPED.format(f"{self.logs:,}")] = None
 
     def _measured(self, body: bytes, staging: Staging, *, text: bool) -> None:
         """Decode metrics; their rows wait until they are many."""

@@ -23,7 +23,7 @@ Beyond a span's own attributes there are, where it has them:
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kvtrace.errors import UnknownFormatError, UsageError
 from kvtrace.sources.otlp import json_lines, protobuf
@@ -48,10 +48,24 @@ def sniff_file(path: Path | str) -> str | None:
         return sniff(stream.peek(HEAD_BYTES))
 
 
+class Others(Protocol):
+    """Takes payloads of other signals, which a file may hold too."""
+
+    def __call__(self, payload: bytes, *, text: bool) -> bool:
+        """Whether it took a payload."""
+
+
 def read(
-    path: Path | str, *, kind: str | None = None, limits: Limits = _DEFAULT_LIMITS, keep_content: bool = False
+    path: Path | str,
+    *,
+    kind: str | None = None,
+    limits: Limits = _DEFAULT_LIMITS,
+    keep_content: bool = False,
+    others: Others | None = None,
 ) -> Iterator[SpanBatch]:
     """Every span of a file, a few megabytes at a time; what cannot be read is in `undecodable`.
+
+    `others` is asked first about each payload: what it takes is no trace.
 
     Raises InputError when the file cannot be opened, UnknownFormatError when it is no OTLP; a file
     without bytes holds no spans and is no error.
@@ -68,17 +82,24 @@ def read(
                 f"{path}: no OTLP trace data in its first bytes. Name its kind: one of {', '.join(KINDS)}."
             )
         for item in batches(stream, found, limits):
-            yield from _decoded(item, found, keep_content=keep_content)
+            yield from _decoded(item, found, others, keep_content=keep_content)
 
 
-def _decoded(item: list[bytes] | Undecodable, kind: str, *, keep_content: bool) -> Iterator[SpanBatch]:
+def _decoded(
+    item: list[bytes] | Undecodable, kind: str, others: Others | None, *, keep_content: bool
+) -> Iterator[SpanBatch]:
     if isinstance(item, Undecodable):
         yield replace(protobuf.decode([]), undecodable=(item,))
         return
     # the Collector frames JSON too when it compresses; a JSON body cannot begin like a protobuf one
     is_text = [kind == JSON or (kind == FRAMES and payload[:1] in (b"{", b"[")) for payload in item]
-    texts = [payload for payload, text in zip(item, is_text, strict=True) if text]
-    bodies = [payload for payload, text in zip(item, is_text, strict=True) if not text]
+    traces = [
+        (payload, text)
+        for payload, text in zip(item, is_text, strict=True)
+        if others is None or not others(payload, text=text)
+    ]
+    texts = [payload for payload, text in traces if text]
+    bodies = [payload for payload, text in traces if not text]
     if bodies:
         yield protobuf.decode(bodies, keep_content=keep_content)
     if texts:

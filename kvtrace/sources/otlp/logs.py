@@ -13,6 +13,8 @@ from kvtrace.sources.otlp.protobuf_loop import CORRUPT
 
 NAME = "otlp.logs"
 """What dropped log records are counted under."""
+DROPPED = "{} log records came: what they say is content, counted and not kept"
+"""What a reader is told of them."""
 
 
 class Scope(msgspec.Struct, gc=False, rename="camel"):

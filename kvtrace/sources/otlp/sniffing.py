@@ -6,6 +6,7 @@ are walked down to the first span or metric: traces, metrics and logs have the s
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from kvtrace.sources.stream import ZSTD_MAGIC, Limits, expand
@@ -23,8 +24,12 @@ _ITEMS = 2  # the number of scope_spans in ResourceSpans, and of spans in ScopeS
 _GROUP = (1, 2, 3)  # resource, the scopes, the schema's address
 _DATA = (5, 7, 9, 10, 11)  # of a metric: gauge, sum, histogram, exponential histogram, summary
 _TIMES = (2, 3)  # of every kind of point: from when, when
+_LOG_TIMES = (1, 11)  # of a log record: when it was written, when it was observed
 SPANS_OF = (b'"resourceSpans"', b'"resource_spans"')
 METRICS_OF = (b'"resourceMetrics"', b'"resource_metrics"')
+LOGS_OF = (b'"resourceLogs"', b'"resource_logs"')
+SPANS, METRICS, LOGS = "spans", "metrics", "logs"
+_FIRST_NAME = re.compile(rb'\s*(?:\[\s*)?\{\s*("\w{0,20}")')
 
 
 def sniff(head: bytes) -> str | None:
@@ -35,6 +40,17 @@ def sniff(head: bytes) -> str | None:
 def sniff_metrics(head: bytes) -> str | None:
     """The same of metrics; a file that holds both is one of traces."""
     return None if sniff(head) else _sniff(head, METRICS_OF)
+
+
+def signal_of(payload: bytes, *, text: bool) -> str | None:
+    """What one payload of a file holds: spans, metrics or logs; None when nothing says so."""
+    kinds = ((SPANS, SPANS_OF), (METRICS, METRICS_OF), (LOGS, LOGS_OF))
+    if text:
+        found = _FIRST_NAME.match(payload)
+        return next((kind for kind, names in kinds if found and found[1] in names), None)
+    head = payload[:HEAD_BYTES]
+    whole = len(head) == len(payload)
+    return next((kind for kind, names in kinds if _is_body(head, names, whole=whole)), None)
 
 
 def _sniff(head: bytes, names: tuple[bytes, ...]) -> str | None:
@@ -50,7 +66,7 @@ def _is_framed(head: bytes, names: tuple[bytes, ...]) -> bool:
     """Whether it is a 4-byte big-endian length and a body, as the Collector's file exporter writes."""
     at = 0
     while at + 5 <= len(head):
-        length = int.from_bytes(head[at : at + 4], "big")
+        length = packed = int.from_bytes(head[at : at + 4], "big")
         frame = head[at + 4 : at + 4 + length]
         if length > _LONGEST_FRAME:
             return False
@@ -60,10 +76,14 @@ def _is_framed(head: bytes, names: tuple[bytes, ...]) -> bool:
                 if not opened:
                     return names is SPANS_OF
                 frame, length = opened, len(opened)
-            if frame.lstrip()[:1] == b"{":
-                return _sniff(frame, names) == JSON
-            return _is_body(frame, names, whole=len(frame) == length)
-        at += 4
+            is_text = frame.lstrip()[:1] == b"{"
+            if (is_text and _sniff(frame, names) == JSON) or (
+                not is_text and _is_body(frame, names, whole=len(frame) == length)
+            ):
+                return True
+            if signal_of(frame, text=is_text) is None:
+                return False  # else all signals may share the file: the next frame may be of this one
+        at += 4 + packed
     return False
 
 
@@ -80,7 +100,7 @@ def _is_body(head: bytes, names: tuple[bytes, ...], *, whole: bool) -> bool:
             for field in _fields(content) if inner == _ITEMS else ():
                 if field[0] == _ITEMS and names is SPANS_OF:
                     return _is_span(field)
-                if field[0] == _ITEMS and _is_metric(field):
+                if field[0] == _ITEMS and (_is_metric if names is METRICS_OF else _is_log)(field):
                     return True
     return names is SPANS_OF and groups > 0 and (not whole or _end(head) == len(head))
 
@@ -101,6 +121,13 @@ def _is_metric(field: tuple[int, int, bytes]) -> bool:
         for inner, inner_kind, point in _fields(data)
         if (inner, inner_kind) == (1, _LEN)
         for named, how, _ in _fields(point)
+    )
+
+
+def _is_log(field: tuple[int, int, bytes]) -> bool:
+    """Whether a field is a message that says when it was written or observed, where a log record says it."""
+    return field[1] == _LEN and any(
+        number in _LOG_TIMES and kind == 1 for number, kind, _ in _fields(field[2])
     )
 
 

@@ -28,15 +28,16 @@ from typing import TYPE_CHECKING
 from kvtrace.sources.otlp.framing import batches
 from kvtrace.sources.otlp.sniffing import FRAMES, HEAD_BYTES, JSON, sniff_metrics
 from kvtrace.sources.otlp_metrics.decoding import Reader
-from kvtrace.sources.stream import Limits, Undecodable
+from kvtrace.sources.stream import Limits, Undecodable, open_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from kvtrace.sources.decoded import Decoded, Options
     from kvtrace.sources.stream import Stream
 
-__all__ = ["FORMAT", "Reader", "looks_like", "read"]
+__all__ = ["FORMAT", "Reader", "kind_of", "looks_like", "read"]
 
 FORMAT = "otlp-metrics"
 BATCH_BYTES = 1 << 20
@@ -45,6 +46,12 @@ BATCH_BYTES = 1 << 20
 def looks_like(head: bytes) -> bool:
     """Whether a file that begins so holds OTLP metrics, in any of the encodings that traces have."""
     return sniff_metrics(head) is not None
+
+
+def kind_of(path: Path) -> str:
+    """In which of the encodings that traces have a file is written; frames when nothing says so."""
+    with open_input(path) as stream:
+        return sniff_metrics(stream.peek(HEAD_BYTES)) or FRAMES
 
 
 def read(stream: Stream, source: str, options: Options) -> Iterator[Decoded]:
