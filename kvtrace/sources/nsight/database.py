@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 import tempfile
 from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 STEPS_A_BYTE = 50
 _FIRST_STEPS = 20_000_000
 _LOOK_EVERY = 1_000_000
-_KINDS = (int, str)
+_KINDS = frozenset({int, str, type(None)})
 
 
 BROKEN = (sqlite3.Error, ValueError, OverflowError)
@@ -55,18 +56,25 @@ class Database:
         self._steps -= _LOOK_EVERY
         return self._steps < 0
 
-    def rows(self, query: str, wanted: Sequence[str], values: tuple[int, ...] = ()) -> Iterator[list[Any]]:
+    def rows(
+        self, query: str, wanted: Sequence[str], values: tuple[int, ...] = ()
+    ) -> Iterator[tuple[Any, ...]]:
         """Some columns of a query's rows: whole numbers and texts; None for others, and where it has none."""
         cursor = self._db.execute(query, values)
         names = [column[0] for column in cursor.description]
-        places = [names.index(name) if name in names else None for name in wanted]
+        places = [names.index(name) if name in names else len(names) for name in wanted]
+        picked = itemgetter(*places, len(names))  # one more than wanted: always a tuple
         for row in cursor:
-            found = [None if place is None else row[place] for place in places]
-            yield [value if type(value) in _KINDS else None for value in found]
+            found = picked((*row, None))[:-1]
+            yield found if _KINDS.issuperset(map(type, found)) else _clean(found)
 
     def close(self) -> None:
         """Done with it."""
         self._db.close()
+
+
+def _clean(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(value if type(value) in _KINDS else None for value in row)
 
 
 @contextmanager
