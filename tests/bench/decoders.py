@@ -2,8 +2,8 @@
 
 Rows and megabytes a CPU second, beside what reading the same bytes into Python objects alone costs (msgspec
 for JSON and msgpack, protobuf's own classes, splitting lines for text): a ratio in one run. The files are
-small, so the fixed cost of a part shows; formats with a benchmark of their own are import_otlp, kv_events and
-prometheus.
+small, so the fixed cost of a part shows; formats with a benchmark of their own are import_otlp, kv_events,
+prometheus, kineto and nsight.
 """
 
 from __future__ import annotations
