@@ -59,6 +59,13 @@ def test_the_request_whose_inquiry_timed_out_is_not_named_and_nothing_is_said_of
     assert verdicts(spans_and_logs)["req-008"] is None
 
 
+def test_info_says_that_a_log_was_read_and_that_the_cache_was_watched(spans_and_logs: Run) -> None:
+    observed = kvtrace.analyze(spans_and_logs, "coverage").filter(fact="cache_health")
+    assert observed.select("observed", "rows").rows() == [(True, 2)]
+    instruments = kvtrace.analyze(spans_and_logs, "inventory").filter(what="instrument")
+    assert set(instruments["name"]) == {"log", "otlp"}
+
+
 def test_without_the_logs_nothing_is_known_of_those_requests(tmp_path: Path) -> None:
     said = verdicts(imported(tmp_path / "run", KILLED / "raw" / "otlp.binpb"))
     assert not {"recompute_degraded"} & set(said.values())
