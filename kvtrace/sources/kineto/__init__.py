@@ -14,7 +14,7 @@ attributes. rank: distributedInfo's. A copy between devices is named after the o
 A trace without a device has no copies: its ranges are rows, and nothing else is. Kernels, operators, Python
 frames, counters and flows are counted by kind and not kept.
 
-The form is known from a trace recorded here (torch 2.13, CPU: tests/unit/sources/recorded/), from public
+The form is known from a trace recorded here (torch 2.13, CPU, with kvtrace's own annotations), from public
 traces of GPUs (pytorch/kineto: an H100's, a V100's of 2021; copies in the tests of HolisticTraceAnalysis) and
 from Kineto's source (output_json.cpp, CuptiActivity.cpp). Traces of ROCm and XPU: by the source alone.
 """

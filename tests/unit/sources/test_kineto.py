@@ -231,7 +231,7 @@ def test_no_other_sample_looks_like_a_trace_and_a_trace_like_no_other_format() -
     assert found == {"kineto-cpu.json"}
 
 
-def test_a_trace_recorded_here_gives_its_annotations() -> None:
+def test_a_trace_recorded_here_gives_the_annotations_of_kvtrace_and_of_anybody() -> None:
     path = RECORDED / "kineto-cpu.json"
     assert format_of(path) == kineto.FORMAT
     found = recorded(kineto, path)
@@ -245,4 +245,6 @@ def test_a_trace_recorded_here_gives_its_annotations() -> None:
             assert abs(ranges[each["name"]]["start_ns"] - start) <= 1  # ours is exact, json's float is not
     assert ranges["kvtrace:req-1:load"]["request_id"] == "req-1"
     assert [m["request_id"] for m in ranges["kvtrace:req-2,req-3:store"]["members"]] == ["req-2", "req-3"]
-    assert {row["process"] for row in found.rows["span"]} == {"host-a/6408"}
+    assert ranges["request:req-4"]["request_id"] == "req-4"
+    assert "request_id" not in ranges["step 0"]
+    assert {row["process"] for row in found.rows["span"]} == {"host-a/16814"}
