@@ -7,6 +7,7 @@ several of them end up inside the recordings.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 
 from tests.engines import model
@@ -42,7 +43,8 @@ class Configuration:
     `span_delay_ms` is how long LMCache may hold finished spans back; None leaves the SDK's 5 s, so that
     a killed server loses some. `shutdown_s` is how long vLLM waits for its processes when it stops: with 0 it
     kills them at once, before they have said that they end. `kvtrace` puts `kvtrace run` before vLLM's
-    command and the cache server's.
+    command and the cache server's. `ranks` is vLLM's tensor parallelism: so many workers, each with its share
+    of every block. `lookup_timeout_s` is how long LMCache's client waits for an answer.
     """
 
     connector: str = "lmcache"
@@ -56,6 +58,8 @@ class Configuration:
     span_delay_ms: int | None = SHORT_SPAN_DELAY_MS
     shutdown_s: int = 0
     kvtrace: bool = True
+    ranks: int = 1
+    lookup_timeout_s: int = LOOKUP_TIMEOUT_S
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,7 @@ def vllm_command(python: str, configuration: Configuration, ports: Ports) -> lis
     command += ["--num-gpu-blocks-override", str(GPU_BLOCKS)]
     command += ["--host", LOCALHOST, "--port", str(ports.vllm)]
     command += ["--otlp-traces-endpoint", f"http://{LOCALHOST}:{ports.otlp}"]
+    command += ["--tensor-parallel-size", str(configuration.ranks)] if configuration.ranks > 1 else []
     command += ["--enable-request-id-headers", "--enable-prompt-tokens-details"]
     command += ["--shutdown-timeout", str(configuration.shutdown_s)] if configuration.shutdown_s else []
     command += ["--kv-events-config", json.dumps(_kv_events())]
@@ -139,7 +144,7 @@ def _lmcache(configuration: Configuration, ports: Ports) -> dict[str, object]:
         "lmcache.mp.port": ports.cache,
         # A CPU engine would take the engine-driven path, which has no store or retrieve spans.
         "lmcache.mp.mp_transfer_mode": "engine_driven" if configuration.engine_driven else "lmcache_driven",
-        "lmcache.mp.mq_timeout": LOOKUP_TIMEOUT_S,
+        "lmcache.mp.mq_timeout": configuration.lookup_timeout_s,
         **(lazy if configuration.lazy else {}),
     }
 
@@ -167,9 +172,16 @@ def cache_environment(configuration: Configuration) -> dict[str, str]:
     }
 
 
-def vllm_environment() -> dict[str, str]:
-    """No network; the bookkeeping of LMCache's client is switched off as in the server."""
+def vllm_environment(ranks: int = 1) -> dict[str, str]:
+    """No network; the bookkeeping of LMCache's client is switched off as in the server.
+
+    vLLM gives each CPU worker a NUMA node of its own, and does not start where there are fewer; told which
+    cores to take, it takes them.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    taken = "|".join(str(cores[rank % len(cores)]) for rank in range(ranks))
     return {
+        **({"VLLM_CPU_OMP_THREADS_BIND": taken} if ranks > 1 else {}),
         "HF_HUB_OFFLINE": "1",
         "LMCACHE_DISABLE_BANNER": "1",
         "LMCACHE_TRACK_USAGE": "false",

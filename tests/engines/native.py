@@ -53,8 +53,8 @@ class Played:
     """The run that was recorded, what the client saw, and vLLM's counters after the last request.
 
     `times` are those that host_offload.py measured of its own copies, an entry a job whose result was handed
-    out; `next_poll_ns` is when vLLM asked again after that. `cache` is the run of the cache server, where
-    there is one.
+    out; `next_poll_ns` is when vLLM asked again after that; `ranks_times` are those of every rank. `cache` is
+    the run of the cache server, where there is one.
     """
 
     run: Path
@@ -63,6 +63,7 @@ class Played:
     died: bool = False
     times: list[dict[str, int]] = field(default_factory=list)
     cache: Path | None = None
+    ranks_times: list[dict[str, int]] = field(default_factory=list)
 
 
 def native_offload(client: Client) -> None:
@@ -133,6 +134,9 @@ FAILS = Configuration(connector="native", delay_s=DELAY_S, fails=5)
 """Five prompts are stored, jobs 0 to 4; the next job is the first load."""
 SLOW = Configuration(connector="native", delay_s=3.0)
 """Slower than requests are: blocks are wanted again before their store is over."""
+RANKS = Configuration(connector="native", delay_s=DELAY_S, ranks=2, shutdown_s=15)
+RANKS_CACHED = Configuration(l1_gb=0.064, ranks=2, lookup_timeout_s=60, shutdown_s=15)
+"""A loaded machine answers the first lookup of two ranks late."""
 EXAMPLE = Configuration(connector="example")
 MULTI = Configuration(connector="multi", delay_s=DELAY_S)
 LAZY = Configuration(l1_gb=0.064, lazy=True)
@@ -162,7 +166,7 @@ def play(
             if (folder / NATIVE_CACHE).exists():
                 cache = out.with_name(f"{out.name}-cache")
                 shutil.move(folder / NATIVE_CACHE, cache)
-        return Played(out, client, counters, died, _times(folder), cache)
+        return Played(out, client, counters, died, _times(folder), cache, _lines(folder / HOST_TIMES))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -184,10 +188,13 @@ def _written(run: Path) -> dict[Path, int]:
 def _times(folder: Path) -> list[dict[str, int]]:
     told: dict[int, dict[str, int]] = {}
     for name in (PROGRESS, HOST_TIMES):
-        path = folder / name
-        for each in map(json.loads, path.read_text().splitlines() if path.exists() else []):
+        for each in _lines(folder / name):
             told.setdefault(each["job"], {}).update(each)
     return [each for each in told.values() if "reported_ns" in each]
+
+
+def _lines(path: Path) -> list[dict[str, int]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def _counters(stack: Stack) -> dict[str, float]:

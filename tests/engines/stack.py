@@ -97,7 +97,7 @@ def running(configuration: Configuration, *, folder: Path, python: Path) -> Iter
             _wait(cache, f"{cache_url}/healthcheck")
         vllm_url = f"http://{LOCALHOST}:{ports.vllm}"
         command = [*_kvtrace(configuration, NATIVE), *vllm_command(str(python), configuration, ports)]
-        vllm = start("vllm", command, vllm_environment())
+        vllm = start("vllm", command, vllm_environment(configuration.ranks))
         _wait(vllm, f"{vllm_url}/health")
         yield Stack(folder, configuration, vllm_url, vllm, cache_url, cache)
 
