@@ -2,6 +2,9 @@
 
 With pytest-xdist a worker a core is busy already: pools of polars, Arrow, BLAS and DuckDB, a thread a core
 each, would only take turns. Without it (`pytest -p no:xdist`) everything has the threads that it has at work.
+
+Drawn examples are the same on every machine, so that what is green here is green there; KVTRACE_THOROUGH=1
+draws others each time, and more of them: run it over a night, and keep what it finds as an `@example`.
 """
 
 from __future__ import annotations
@@ -24,9 +27,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """DuckDB takes its number of threads from no variable."""
-    if not _SHARED:
-        return
+    """Before any test module is imported, and any of its settings made."""
+    from hypothesis import settings
+
+    settings.register_profile("repeatable", derandomize=True)
+    if os.environ.get("KVTRACE_THOROUGH") != "1":
+        settings.load_profile("repeatable")
+    if _SHARED:
+        _one_thread_for_duckdb()
+
+
+def _one_thread_for_duckdb() -> None:
+    """It takes its number of threads from no variable."""
     import duckdb
 
     connect = duckdb.connect
