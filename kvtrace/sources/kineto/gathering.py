@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from kvtrace.sources.kineto.event import Event, arguments, text_of
 from kvtrace.sources.kineto.numbers import nanoseconds, whole_text
-from kvtrace.sources.profiled.names import named
+from kvtrace.sources.profiled.names import named, range_name
 from kvtrace.sources.records import LATEST_NS, MAX_TEXT, text, whole
 
 if TYPE_CHECKING:
@@ -103,13 +103,13 @@ class Gathering:
         self._held.copies.add(row, self._rows)
 
     def _range(self, event: Event) -> None:
-        name = text_of(event.name)
+        name = range_name(text_of(event.name))
         if event.cat == "Operator" and (name is None or named(name) is None):
             return
         times = self._times(event, None)
         if times is None:
             return
-        if text(name) is None:
+        if name is None:
             self._rows.remark(LONG)
             return
         place = _thread(event.tid), whole_text(bytes(event.pid))

@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.sources.nsight.database import BROKEN
-from kvtrace.sources.profiled.names import named
+from kvtrace.sources.profiled.names import named, range_name
 from kvtrace.sources.records import LATEST_TIME_NS, text
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _ranges(db: Database, held: Held, rows: Rows) -> None:
     for start, end, kind, own, string, where, domain in db.rows(
         query, wanted, (PUSH_POP, START_END, PUSH_POP)
     ):
-        name = text(own) or text(string)
+        name = range_name(own) or range_name(string)
         if name is None:
             rows.remark(LONG)
         elif _EMITTED.search(name) and named(name) is None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from kvtrace.sources.records import MAX_TEXT
+from kvtrace.sources.records import MAX_TEXT, text
 
 MOST_MEMBERS = 4096
+LONGEST = 1 << 17
+"""Characters of a range that names many requests; what names none is no longer than any other name."""
 _OWN = re.compile(r"kvtrace:(.+):(load|store)", re.DOTALL)
 _ANYBODYS = re.compile(r"request(?:_id)?[:=] ?(\S+)")
 
@@ -23,6 +25,13 @@ class Named(NamedTuple):
     requests: tuple[str, ...]
     op: str | None
     own: bool
+
+
+def range_name(name: str | None) -> str | None:
+    """The name of a range that is kept; None for none, and for one that is too long to be a name."""
+    if name is None or text(name) is not None:
+        return text(name)
+    return name if len(name) <= LONGEST and named(name) is not None else None
 
 
 def named(name: str) -> Named | None:

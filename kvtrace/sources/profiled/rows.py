@@ -46,11 +46,10 @@ _RANGE_SAID = {"thread": "thread", "domain": "domain"}
 _CLOCK_SAID = {"trace_start_ns": "began", "trace_end_ns": "ended"}
 _MEMBER = pl.List(pl.Struct({c.name: pl.String if c.type == "string" else pl.Int64 for c in MEMBER}))
 _SCOPE: dict[str, pl.DataType | type[pl.DataType]] = {
-    "scope": pl.Int32,
-    "request_id": pl.String,
-    "members": _MEMBER,
-    "scope_op": pl.String,
-}
+    "scope": pl.Int32, "request_id": pl.String, "several": pl.Boolean, "scope_op": pl.String,
+}  # fmt: skip
+MEMBERS_A_PART = 500_000
+"""About how many members all rows of a part have together."""
 
 
 def parts(held: Held, rows: Rows) -> Iterator[Decoded]:
@@ -63,8 +62,9 @@ def parts(held: Held, rows: Rows) -> Iterator[Decoded]:
     _remark(rows, IN_GRAPHS, found["graph"])
     _remark(rows, OWN, ranges["name"].is_in([name for name, scope in known.items() if scope.own]))
     table = _scope_table(known)
-    yield from _sliced(_copies(found, table, held, rows), _COPY_SAID, held, rows)
-    yield from _sliced(_ranges(ranges, known, table), _RANGE_SAID, held, rows)
+    several = _members(known)
+    yield from _sliced(_copies(found, table, held, rows), several, _COPY_SAID, held, rows)
+    yield from _sliced(_ranges(ranges, known, table), several, _RANGE_SAID, held, rows)
     yield Decoded(processes=tuple(_processes(held, found, ranges)))
 
 
@@ -86,16 +86,22 @@ def _scope_table(known: Mapping[str, Named]) -> pl.DataFrame:
     listed = []
     for number, scope in enumerate(known.values()):
         one = scope.requests[0] if len(scope.requests) == 1 else None
-        members = None if one else [{"request_id": each} for each in scope.requests]
-        listed.append((number, one, members, scope.op))
+        listed.append((number, one, one is None, scope.op))
     return pl.DataFrame(listed, schema=_SCOPE, orient="row")
+
+
+def _members(known: Mapping[str, Named]) -> pl.DataFrame:
+    """The members of each scope that has several."""
+    listed = [
+        (number, [{"request_id": each} for each in scope.requests])
+        for number, scope in enumerate(known.values()) if len(scope.requests) > 1
+    ]  # fmt: skip
+    return pl.DataFrame(listed, schema={"scope": pl.Int32, "members": _MEMBER}, orient="row")
 
 
 def _attribution() -> pl.Expr:
     named = pl.when(pl.col("request_id").is_not_null()).then(pl.lit("request"))
-    return (
-        named.when(pl.col("members").is_not_null()).then(pl.lit("operation")).otherwise(pl.lit("aggregate"))
-    )
+    return named.when(pl.col("several")).then(pl.lit("operation")).otherwise(pl.lit("aggregate"))
 
 
 def _copies(found: pl.DataFrame, table: pl.DataFrame, held: Held, rows: Rows) -> pl.DataFrame:
@@ -153,7 +159,9 @@ _SAME = (
 )
 
 
-def _sliced(frame: pl.DataFrame, said: Mapping[str, str], held: Held, rows: Rows) -> Iterator[Decoded]:
+def _sliced(
+    frame: pl.DataFrame, several: pl.DataFrame, said: Mapping[str, str], held: Held, rows: Rows
+) -> Iterator[Decoded]:
     """Parts of bounded size, with unix times where the trace has an anchor."""
     frame = _timed(frame, held, rows)
     host = held.host
@@ -165,8 +173,11 @@ def _sliced(frame: pl.DataFrame, said: Mapping[str, str], held: Held, rows: Rows
     same = [name for name in (*_SAME, "pid") if name in frame.columns]
     frame = frame.with_columns(span_id=span_ids(frame.select(same)))
     entries = {**said, **_CLOCK_SAID, "pid": "pid"}
-    for part in frame.iter_slices(ROWS_A_PART):
+    most = several["members"].list.len().max() if several.height else 0
+    size = min(ROWS_A_PART, MEMBERS_A_PART // most) if isinstance(most, int) and most else ROWS_A_PART
+    for part in frame.iter_slices(size):
         found = part.with_columns(_attributes(part, entries))
+        found = found.join(several, on="scope", how="left", maintain_order="left")
         yield Decoded({"span": found.select(name for name in _COLUMNS if name in found.columns)})
 
 

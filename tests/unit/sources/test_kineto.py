@@ -135,6 +135,15 @@ def test_a_scope_of_several_requests_makes_its_copies_theirs_together() -> None:
     assert (row.get("request_id"), row["attribution"]) == (None, "operation")
 
 
+def test_a_scope_of_a_whole_batch_is_longer_than_other_names_and_kept() -> None:
+    ids = [f"cmpl-{number:040}" for number in range(100)]
+    found = read(annotation(f"kvtrace:{','.join(ids)}:load", 0, 100), call(50, 1), copy(60, 70, 1),
+                 annotation("x" * 600, 0, 10))  # fmt: skip
+    (row,) = copies(found)
+    assert [member["request_id"] for member in row["members"]] == ids
+    assert any("more than 512 characters" in note for note in found.notes)
+
+
 @pytest.mark.parametrize("op", ["load", "store"])
 def test_a_copy_that_stays_on_the_device_takes_the_operation_of_kvtraces_own_scope(op: str) -> None:
     row = only(annotation(f"kvtrace:a:{op}", 0, 100), call(50, 1), copy(60, 70, 1, "DtoD"))
