@@ -46,7 +46,7 @@ def inside(pid: int, **said: Any) -> dict[str, Any]:
 OUTSIDE = {"process": "cache-1", "engine": "cache-1", "host": "h", "product": "lmcache"}
 
 
-def products(run: Run) -> list[tuple[str, int, str]]:
+def products(run: Run) -> list[tuple[str, int, str | None]]:
     return [row[1:] for row in inventory(run).filter(what="product").rows()]
 
 
