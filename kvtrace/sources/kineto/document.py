@@ -29,6 +29,7 @@ LONGEST_EVENT = 16 * MIB
 """More text without the end of an event is none; reading stops."""
 CUT = "the trace ends inside its events"
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})\s*[,}]')
 _BEFORE = re.compile(rb"\}\s{0,64},\s{0,64}\Z")
 _AFTER = re.compile(rb'\{\s{0,64}"[A-Za-z_]')
 _TOKENS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
@@ -120,6 +121,9 @@ class Document:
             self._note(msgspec.json.decode(document.removeprefix(b"\xef\xbb\xbf"), type=_Around))
         except _BROKEN:
             self._rows.refuse("parts of a trace around its events")
+            base = _BASE.search(document)
+            if base:  # without it no event has a time
+                self._note(_Around(int(base[1])))
 
     def _note(self, found: _Around) -> None:
         said = {name: getattr(found, name) for name in _Around.__struct_fields__}

@@ -32,6 +32,12 @@ def test_pieces_of_any_size_give_the_same_rows(piece: int, monkeypatch: pytest.M
     assert (row["request_id"], row["start_ns"]) == ("a", BASE_NS + 50)
 
 
+def test_a_header_that_is_no_json_is_a_loss_and_the_events_keep_their_times() -> None:
+    found = decoded(kineto, trace(copy(50, 60, 1)).replace(b'"displayTimeUnit": "ms"', b'"by": a user'))
+    assert [row["start_ns"] - BASE_NS for row in copies(found)] == [50]
+    assert found.lost() == {"undecodable": 1}
+
+
 def test_a_trace_that_ends_inside_an_event_gives_those_before_and_says_so() -> None:
     whole = trace(call(40, 1), copy(50, 60, 1), copy(70, 80, 2))
     found = decoded(kineto, whole[: whole.rindex(b'"gpu_memcpy"')])
