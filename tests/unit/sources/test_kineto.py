@@ -200,6 +200,21 @@ def test_a_trace_of_2021_has_its_own_words_and_unix_times() -> None:
     assert [row["name"] for row in found.table("span", clock="host")] == ["kvtrace:a:load"]
 
 
+@pytest.mark.parametrize("indent", [None, 4])
+def test_a_trace_that_python_wrote_in_whole_microseconds_is_read(indent: int | None) -> None:
+    asked = {"ph": "X", "cat": "cuda_runtime", "name": "cudaMemcpyAsync", "pid": 5, "tid": 6,
+             "ts": 1_689_861_288_000_100, "dur": 3, "args": {"correlation": 7}}  # fmt: skip
+    moved = {"name": "Memcpy HtoD (Pinned -> Device)", "cat": "gpu_memcpy", "ph": "X", "pid": 1, "tid": 20,
+             "ts": 1_689_861_288_000_108, "dur": 31, "args": {"device": 1, "correlation": 7}}  # fmt: skip
+    document = {"distributedInfo": {"rank": 1}, "traceEvents": [asked, moved]}
+    content = json.dumps(document, indent=indent).encode()
+    assert kineto.looks_like(content)
+    (row,) = copies(decoded(kineto, content))
+    assert (row["submit_ns"], row["start_ns"], row["end_ns"], row["rank"]) == (
+        1_689_861_288_000_100_000, 1_689_861_288_000_108_000, 1_689_861_288_000_139_000, 1,
+    )  # fmt: skip
+
+
 def test_without_an_anchor_times_are_null_and_the_traces_own_are_kept() -> None:
     found = read(call(40, 1), copy(50, 60, 1), header={"schemaVersion": 1, "deviceProperties": []})
     (row,) = copies(found)
