@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
-from kvtrace.sources.decoded import ROWS_A_PART, Decoded
+from kvtrace.sources.decoded import Decoded
 from kvtrace.sources.dialects import resources
 from kvtrace.sources.losses import Loss
 from kvtrace.sources.otlp.batch import Gate
@@ -42,7 +42,7 @@ class Reader:
     @property
     def full(self) -> bool:
         """Whether it is time for a part."""
-        return len(self._rows) >= ROWS_A_PART
+        return self._rows.full
 
     def lose(self, item: Undecodable) -> None:
         """Count what never became a payload."""

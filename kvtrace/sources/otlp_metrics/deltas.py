@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from kvtrace.sources.otlp_metrics.points import Metric, Pairs, Point
 
 SERIES = 50_000
-"""More series than any engine has: changes of the rest are counted as dropped."""
+HELD_BYTES = 64 << 20
+"""More series than any engine has, and about what their totals take: changes of the rest are dropped."""
 
 
 @dataclass(slots=True)
@@ -29,14 +30,18 @@ class Deltas:
 
     counted: Counter[str]
     _totals: dict[tuple[Metric, Pairs], Point] = field(default_factory=dict)
+    _held: int = 0
 
     def added(self, metric: Metric, change: Point) -> tuple[Point, ...]:
         """The total after a change, with the 0 that the first one starts from; nothing if it is set aside."""
         key = (metric, change.attributes)
         before = self._totals.get(key)
-        if before is None and len(self._totals) >= SERIES:
-            self.counted["series"] += 1
-            return ()
+        if before is None:
+            self._held += _size(metric, change)
+            if len(self._totals) >= SERIES or self._held > HELD_BYTES:
+                self._held -= _size(metric, change)
+                self.counted["series"] += 1
+                return ()
         if before is not None and change.time_ns <= before.time_ns:
             again = (change.start_ns, change.time_ns) == (before.start_ns, before.time_ns)
             self.counted["again" if again else "disordered"] += 1
@@ -47,6 +52,12 @@ class Deltas:
         self._totals[key] = total
         self.counted["changes"] += 1
         return (_nothing(change), total) if first else (total,)
+
+
+def _size(metric: Metric, change: Point) -> int:
+    """About how many bytes a series takes."""
+    texts = len(metric.name) + sum(len(key) + len(text) for key, text in change.attributes)
+    return 500 + texts + 40 * len(change.counts)
 
 
 def _nothing(change: Point) -> Point:

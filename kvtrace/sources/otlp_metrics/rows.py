@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pyarrow as pa
 
+from kvtrace.sources.decoded import ROWS_A_PART
 from kvtrace.sources.dialects import LATEST_NS
 from kvtrace.sources.otlp_metrics import points
-from kvtrace.sources.otlp_metrics.deltas import SERIES, Deltas
+from kvtrace.sources.otlp_metrics.deltas import HELD_BYTES, SERIES, Deltas
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,11 @@ LABELS = 64
 LONGEST_TEXT = 1 << 14
 """Characters of a name, or of all labels of a point together."""
 BUCKETS = 1000
+WAITING_TEXT = 256 << 20
+"""Characters of labels of all rows that wait: a row a bucket repeats those of its point."""
 SCOPE, UNIT, SOURCE = "otel.scope.name", "otel.unit", "kvtrace.source"
+ROWS_A_POINT = 5
+"""Beside its buckets and quantiles: count, sum, extremes, since when."""
 _SCHEMA = {
     "name": pl.String, "kind": pl.String, "value": pl.Float64, "time_ns": pl.Int64, "process": pl.String,
 }  # fmt: skip
@@ -35,11 +40,12 @@ _SUFFIX = re.compile(r"_(total|bucket|count|sum|created)$")
 LOSSES = {
     "impossible": ("impossible_time", "points without a time, or outside of 64-bit nanoseconds"),
     "levels": ("dropped", "changes of what may also fall: their level is not known"),
-    "series": ("dropped", f"changes of series beyond {SERIES:,}"),
+    "series": ("dropped", f"changes of series beyond {SERIES:,}, or beyond {HELD_BYTES >> 20} MiB of them"),
     "disordered": ("dropped", "changes that came after later ones of their series"),
     "again": ("duplicate", "changes that came twice"),
     "labels": ("dropped", f"points with more than {LABELS} labels, or names and labels of {LONGEST_TEXT:,}"),
     "broken": ("undecodable", "points that say what cannot be"),
+    "crowded": ("dropped", f"points of exports whose rows repeat more than {WAITING_TEXT:,} characters"),
     "nameless": ("undecodable", "points of metrics without a name"),
     "buckets": ("undecodable", f"points whose buckets do not fit, or are more than {BUCKETS:,}"),
 }
@@ -64,8 +70,14 @@ class Rows:
         self._clear()
 
     def _clear(self) -> None:
+        self._text = 0
         self._waiting: list[tuple[str, str, float | None, int, str | None, int]] = []
         self._labels: dict[Pairs, int] = {}
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time for a part."""
+        return len(self._waiting) >= ROWS_A_PART or self._text >= WAITING_TEXT // 8
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -113,6 +125,9 @@ class Rows:
         size += sum(len(key) + len(text) for key, text in point.attributes)
         if len(point.attributes) > LABELS or size > LONGEST_TEXT:
             return "labels"
+        self._text += size * (ROWS_A_POINT + len(point.counts) + len(point.quantiles))
+        if self._text > WAITING_TEXT:
+            return "crowded"
         falls = metric.kind == points.SUM and not metric.monotonic
         return "levels" if falls and metric.temporality == points.DELTA else None
 

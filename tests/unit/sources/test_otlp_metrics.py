@@ -278,6 +278,35 @@ def test_labels_and_buckets_have_bounds() -> None:
     assert found.lost() == {"dropped": 2, "undecodable": 2}
 
 
+def test_an_export_whose_rows_repeat_long_labels_does_not_grow_without_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A row a bucket has the labels of its point: 30 KB of an export would become 16 MB."""
+    monkeypatch.setattr(rows, "WAITING_TEXT", 40 << 20)
+    request = ExportMetricsServiceRequest()
+    histogram = request.resource_metrics.add().scope_metrics.add().metrics.add(name="h").histogram
+    for number in range(6):
+        point = histogram.data_points.add(time_unix_nano=NEAR + number, count=1, sum=1.0)
+        point.attributes.add(key="k").value.string_value = "x" * 16_000
+        point.explicit_bounds.extend(map(float, range(999)))
+        point.bucket_counts.extend([1] * 1000)
+    found = decoded(otlp_metrics, request.SerializeToString())
+    assert len(found.rows["metric"]) == 2 * 1002
+    assert found.lost() == {"dropped": 4}
+
+
+def test_totals_of_changes_have_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deltas, "HELD_BYTES", 1_100)
+    payloads = [changes((0, NEAR, 1), name=f"m{number}") for number in (0, 1, 2, 0)]
+    found = decoded(otlp_metrics, framed(*payloads[:3], changes((0, NEAR + 1, 1), name="m0")))
+    assert [(row["name"], row["value"]) for row in found.rows["metric"]] == [
+        ("m0", 1.0),
+        ("m1", 1.0),
+        ("m0", 2.0),
+    ]
+    assert found.lost() == {"dropped": 1}
+
+
 def test_a_label_of_ours_is_ours_whatever_an_attribute_says(tmp_path: Path) -> None:
     request = ExportMetricsServiceRequest()
     scope = request.resource_metrics.add().scope_metrics.add()
