@@ -49,7 +49,8 @@ def fill(columns: Columns, mask: Mask) -> None:
     part = mask & ~root
     _by_trace(columns, part)
     columns.put("observer", "api", part & columns.named(*API) & ~columns.known("observer"))
-    columns.put("observer", "scheduler", part & ~columns.known("observer"))
+    a_thread = columns.attributes.at("thread_label") >= 0  # whose is its label, as its server named it
+    columns.put("observer", "scheduler", part & ~a_thread & ~columns.known("observer"))
     columns.take("tp_rank", "rank", part)
     queued = part & columns.named(*QUEUED)
     columns.put("op", "queue", queued)

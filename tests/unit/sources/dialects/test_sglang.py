@@ -115,7 +115,7 @@ def test_what_one_engine_hands_to_another_is_a_handoff(name: str, op: str, hop: 
 def test_a_thread_has_its_rank() -> None:
     attributes = {"tp_rank": 1, "thread_label": "Scheduler", "pid": 7, "host_id": "h"}
     row = word(part("Scheduler [TP 1] (host:h | pid:7)", 13, 99, attributes))
-    assert (row["rank"], row.get("op")) == (1, None)
+    assert (row["rank"], row.get("op"), row.get("observer")) == (1, None, None)
 
 
 def test_spans_of_others_with_these_names_are_not_sglangs() -> None:
