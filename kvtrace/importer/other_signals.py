@@ -14,6 +14,7 @@ from kvtrace.sources.otlp.sniffing import LOGS, METRICS, signal_of
 
 if TYPE_CHECKING:
     from kvtrace.importer.staging import Staging
+    from kvtrace.sources.decoded import Decoded
 
 
 class OtherSignals:
@@ -31,9 +32,8 @@ class OtherSignals:
         """Whether a payload was taken; False for traces, and for what is nothing we know."""
         signal = signal_of(payload, text=text)
         if signal == METRICS:
-            self._metrics.take(payload, text=text)
-            if self._metrics.full:
-                self._stage(last=False)
+            for part in self._metrics.take(payload, text=text):
+                self._stage(part)
         elif signal == LOGS:
             found = logs.judged(payload, text=text)
             self._logs += found.records
@@ -43,12 +43,11 @@ class OtherSignals:
 
     def finish(self) -> None:
         """Stage what waits, and say what was met."""
-        self._stage(last=True)
+        self._stage(self._metrics.rest())
         if self._logs:
             self._staging.add_content({logs.NAME: self._logs})
             self.notes[logs.DROPPED.format(f"{self._logs:,}")] = None
 
-    def _stage(self, *, last: bool) -> None:
-        part = self._metrics.rest() if last else self._metrics.part()
+    def _stage(self, part: Decoded) -> None:
         self.rows += self._staging.take(part, self._source, otlp_metrics.FORMAT)[1]
         self.notes |= dict.fromkeys(part.notes)

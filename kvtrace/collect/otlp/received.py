@@ -68,9 +68,8 @@ class Otlp:
         """Decode metrics; their rows wait until they are many."""
         if self._metrics is None:  # a listener has its name once it listens
             self._metrics = otlp_metrics.Reader(self.name, keep_content=self.keep_content)
-        self._metrics.take(body, text=text)
-        if self._metrics.full:
-            self._stage(self._metrics.part(), staging)
+        for part in self._metrics.take(body, text=text):
+            self._stage(part, staging)
 
     def _stage(self, part: Decoded, staging: Staging) -> None:
         _spans, rows = staging.take(part, self.name, otlp_metrics.FORMAT)

@@ -64,7 +64,5 @@ def read(stream: Stream, source: str, options: Options) -> Iterator[Decoded]:
             continue
         for payload in item:
             # the Collector frames JSON too when it compresses
-            reader.take(payload, text=kind == JSON or payload[:1] in (b"{", b"["))
-            if reader.full:
-                yield reader.part()
+            yield from reader.take(payload, text=kind == JSON or payload[:1] in (b"{", b"["))
     yield reader.rest()

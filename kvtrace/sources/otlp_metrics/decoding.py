@@ -39,17 +39,15 @@ class Reader:
         self._resources: set[tuple[tuple[str, str], ...]] = set()
         self._processes: list[dict[str, str | None]] = []
 
-    @property
-    def full(self) -> bool:
-        """Whether it is time for a part."""
-        return self._rows.full
-
     def lose(self, item: Undecodable) -> None:
         """Count what never became a payload."""
         self._broken[item.detail] += item.count
 
-    def take(self, payload: bytes, *, text: bool) -> None:
-        """Decode one payload; one that is broken, or made to hurt, is counted."""
+    def take(self, payload: bytes, *, text: bool) -> Iterator[Decoded]:
+        """Decode one payload, which has to be read to its end; a part whenever enough rows wait.
+
+        One that is broken, or made to hurt, is counted.
+        """
         if hurts(payload, text=text):
             self._broken[HURTS] += 1
             return
@@ -59,6 +57,8 @@ class Reader:
                 self._describe(resource)
                 last = resource
             self._rows.take(metric, point)
+            if self._rows.full:
+                yield self.part()
 
     def _points(
         self, payload: bytes, *, is_text: bool

@@ -27,8 +27,8 @@ LABELS = 64
 LONGEST_TEXT = 1 << 14
 """Characters of a name, or of all labels of a point together."""
 BUCKETS = 1000
-WAITING_TEXT = 256 << 20
-"""Characters of labels of all rows that wait: a row a bucket repeats those of its point."""
+WAITING_TEXT = 32 << 20
+"""Characters of labels of the rows that wait: a row a bucket repeats those of its point, 16 MB at most."""
 SCOPE, UNIT, SOURCE = "otel.scope.name", "otel.unit", "kvtrace.source"
 ROWS_A_POINT = 5
 """Beside its buckets and quantiles: count, sum, extremes, since when."""
@@ -45,7 +45,6 @@ LOSSES = {
     "again": ("duplicate", "changes that came twice"),
     "labels": ("dropped", f"points with more than {LABELS} labels, or names and labels of {LONGEST_TEXT:,}"),
     "broken": ("undecodable", "points that say what cannot be"),
-    "crowded": ("dropped", f"points of exports whose rows repeat more than {WAITING_TEXT:,} characters"),
     "nameless": ("undecodable", "points of metrics without a name"),
     "buckets": ("undecodable", f"points whose buckets do not fit, or are more than {BUCKETS:,}"),
 }
@@ -77,7 +76,8 @@ class Rows:
     @property
     def full(self) -> bool:
         """Whether it is time for a part."""
-        return len(self._waiting) >= ROWS_A_PART or self._text >= WAITING_TEXT // 8
+        rows = len(self._waiting)
+        return rows >= ROWS_A_PART or (rows > 0 and self._text >= WAITING_TEXT)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -126,8 +126,6 @@ class Rows:
         if len(point.attributes) > LABELS or size > LONGEST_TEXT:
             return "labels"
         self._text += size * (ROWS_A_POINT + len(point.counts) + len(point.quantiles))
-        if self._text > WAITING_TEXT:
-            return "crowded"
         falls = metric.kind == points.SUM and not metric.monotonic
         return "levels" if falls and metric.temporality == points.DELTA else None
 
