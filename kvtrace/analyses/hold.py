@@ -38,8 +38,8 @@ WITH record AS (
 """Holds with stop_ns: their end, of an open one the last record of its process (null: process unknown)."""
 
 _ROWS = """
-SELECT request_id, blocks, start_ns, end_ns, blocks * ((stop_ns - start_ns) / 1e9) AS block_seconds,
-    reason, transfer_id
+SELECT request_id, blocks, start_ns, end_ns,
+    blocks * ((stop_ns::HUGEINT - start_ns) / 1e9) AS block_seconds, reason, transfer_id
 FROM lasting ORDER BY start_ns, request_id, transfer_id, span_id
 """
 

@@ -18,9 +18,9 @@ WITH last AS (
     SELECT max(coalesce(end_ns, start_ns)) AS last_ns FROM span
 ), timed AS (
     SELECT
-        *, coalesce(end_ns, last_ns) - start_ns AS e2e_ns,
-        CASE WHEN end_ns IS NULL AND first_token_ns IS NULL THEN last_ns - start_ns ELSE ttft_ns END
-            AS waited_ns
+        *, TRY(coalesce(end_ns, last_ns) - start_ns) AS e2e_ns,
+        CASE WHEN end_ns IS NULL AND first_token_ns IS NULL THEN TRY(last_ns - start_ns)
+            ELSE ttft_ns END AS waited_ns
     FROM request CROSS JOIN last
 ), ended AS (
     SELECT request_id, row_number() OVER (ORDER BY e2e_ns DESC, request_id) AS place
@@ -83,7 +83,8 @@ def slowest(run: Run, by: str, top: int) -> pl.DataFrame:
 _ONE = """
 SELECT
     request_id, start_ns, end_ns, first_token_ns, ttft_ns, duration_ns, status,
-    coalesce(end_ns, (SELECT max(coalesce(end_ns, start_ns)) FROM span)) - start_ns AS shown_ns
+    coalesce(end_ns, (SELECT max(coalesce(end_ns, start_ns)) FROM span))
+        - CASE WHEN start_ns < 0 THEN 0 ELSE start_ns END AS shown_ns
 FROM request WHERE request_id = $request AND start_ns IS NOT NULL
 """
 

@@ -64,7 +64,7 @@ _COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 _WORST = """
 WITH known AS (
-    SELECT l.*, l.store_completed_ns - r.start_ns AS stored_after_ns,
+    SELECT l.*, TRY(l.store_completed_ns - r.start_ns) AS stored_after_ns,
         row_number() OVER (ORDER BY l.ttft_ns DESC NULLS LAST, l.request_id) AS place,
         row_number() OVER (ORDER BY l.ttft_ns IS NOT NULL, r.start_ns, l.request_id) AS unstarted,
         count(*) OVER () AS requests, count(*) FILTER (l.ttft_ns IS NULL) OVER () AS without

@@ -32,7 +32,7 @@ _NOTHING = (
 _CELLS = """
 SELECT
     (requested_tokens // $step) * $step AS requested_tokens, (found_tokens // $step) * $step AS found_tokens,
-    outcome, count(*) AS lookups, round(median(end_ns - start_ns)) AS median_ns
+    outcome, count(*) AS lookups, round(median(TRY(end_ns - start_ns))) AS median_ns
 FROM lookup
 WHERE requested_tokens IS NOT NULL AND found_tokens IS NOT NULL
 GROUP BY ALL
@@ -46,7 +46,7 @@ SELECT
     sum(requested_tokens) FILTER (WHERE found_tokens IS NOT NULL)::DOUBLE AS answered_tokens,
     count(*) FILTER (WHERE found_tokens IS NULL) AS found_unknown,
     count(*) FILTER (WHERE requested_tokens IS NULL) AS requested_unknown,
-    count(*) FILTER (WHERE end_ns IS NULL) AS open, round(median(end_ns - start_ns)) AS median_ns
+    count(*) FILTER (WHERE end_ns IS NULL) AS open, round(median(TRY(end_ns - start_ns))) AS median_ns
 FROM lookup
 GROUP BY ALL
 ORDER BY lookups DESC, outcome, reason

@@ -48,7 +48,8 @@ WITH moved AS MATERIALIZED (
     ORDER BY bytes DESC, start_ns, request_id, span_id, op, tier_from, tier_to, end_ns LIMIT $most // 4
 ), longest AS (
     SELECT * FROM moved
-    ORDER BY end_ns - start_ns DESC NULLS FIRST, start_ns, request_id, span_id, op, tier_from, tier_to
+    ORDER BY TRY(end_ns - start_ns) DESC NULLS FIRST, start_ns, request_id, span_id, op,
+        tier_from, tier_to
     LIMIT $most // 4
 ), spread AS (
     SELECT * FROM moved
@@ -67,7 +68,8 @@ SELECT
     op, tier_from, tier_to, count(*) AS transfers,
     sum(tokens)::DOUBLE AS tokens, sum(bytes)::DOUBLE AS bytes,
     count(*) FILTER (WHERE bytes IS NULL) AS bytes_unknown, count(*) FILTER (WHERE end_ns IS NULL) AS open,
-    round(median(end_ns - start_ns)) AS median_ns, max(end_ns - start_ns) AS longest_ns,
+    round(median(TRY(end_ns - start_ns))) AS median_ns,
+    max(TRY(end_ns - start_ns)) AS longest_ns,
     count(*) FILTER (WHERE outcome <> 'ok') AS not_ok, count(*) FILTER (WHERE outcome IS NULL) AS not_said
 FROM (
     SELECT op, tier_from, tier_to, start_ns, end_ns, tokens, bytes, outcome FROM transfer

@@ -21,8 +21,8 @@ SELECT
     arg_min(start_ns, preference) AS start_ns,
     arg_min(end_ns, preference) AS end_ns,
     arg_min(first_token_ns, preference) AS first_token_ns,
-    arg_min(first_token_ns, preference) - arg_min(start_ns, preference) AS ttft_ns,
-    arg_min(end_ns, preference) - arg_min(start_ns, preference) AS duration_ns,
+    TRY_CAST(arg_min(first_token_ns, preference)::HUGEINT - arg_min(start_ns, preference) AS BIGINT) AS ttft_ns,
+    TRY_CAST(arg_min(end_ns, preference)::HUGEINT - arg_min(start_ns, preference) AS BIGINT) AS duration_ns,
     arg_min(prompt_tokens, preference) AS prompt_tokens,
     arg_min(output_tokens, preference) AS output_tokens,
     arg_min(gpu_hit_tokens, preference) AS gpu_hit_tokens,
@@ -52,6 +52,6 @@ GROUP BY request_id;
 COMMENT ON VIEW request IS 'one row a request, from arrival to finish; several observers of it are merged';
 COMMENT ON COLUMN request.start_ns IS 'arrival, unix ns';
 COMMENT ON COLUMN request.end_ns IS 'finish, unix ns; null while open';
-COMMENT ON COLUMN request.ttft_ns IS 'first_token_ns - start_ns, ns; null when the front end gave no first token';
-COMMENT ON COLUMN request.duration_ns IS 'end_ns - start_ns, ns; null while open';
+COMMENT ON COLUMN request.ttft_ns IS 'first_token_ns - start_ns, ns; null when the front end gave no first token, or beyond 64 bits';
+COMMENT ON COLUMN request.duration_ns IS 'end_ns - start_ns, ns; null while open, or beyond 64 bits';
 COMMENT ON COLUMN request.observers IS 'how many spans say something about this request';

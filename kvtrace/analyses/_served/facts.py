@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kvtrace.run import Run
 
-ALGORITHM = "2"
+ALGORITHM = "3"
 """Bumped whenever the facts of the same run can come out differently."""
 
 _KEPT = (

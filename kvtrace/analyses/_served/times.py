@@ -7,6 +7,7 @@
 A kind of interval that nobody recorded for any request of an engine was not observed there: null. Where
 somebody did, a request without one took 0. A copy with an unknown end may have been of any kind: null again.
 A line of a log that is an inquiry's answer alone does not say how long it took: no interval.
+What claims to have begun before 1970 is counted from there: 64 bits then hold every difference.
 """
 
 from __future__ import annotations
@@ -54,8 +55,10 @@ WITH own AS (
         list_transform(coalesce(members, []), lambda m: m.request_id), request_id))) AS request_id
     FROM own WHERE end_ns IS NULL OR end_ns >= start_ns
 ), lasting AS (
-    SELECT e.* EXCLUDE (request_id), r.number, r.start_ns AS born_ns, p.last_ns, r.end_ns AS gone_ns,
-        o.last_ns AS seen_ns
+    SELECT e.* EXCLUDE (request_id) REPLACE (
+        CASE WHEN e.start_ns < 0 THEN 0 ELSE e.start_ns END AS start_ns,
+        CASE WHEN e.asked_ns < 0 THEN 0 ELSE e.asked_ns END AS asked_ns
+    ), r.number, r.start_ns AS born_ns, p.last_ns, r.end_ns AS gone_ns, o.last_ns AS seen_ns
     FROM each e JOIN asked r USING (request_id) LEFT JOIN process_end p ON e.process = p.process
     LEFT JOIN process_end o ON r.process = o.process
 )
@@ -105,7 +108,8 @@ kind and request are sorted."""
 _AGAIN = """
 CREATE OR REPLACE TEMP TABLE computed_again AS
 WITH chosen AS (
-    SELECT s.request_id, s.start_ns AS s, coalesce(s.end_ns, s.start_ns) AS e
+    SELECT s.request_id, CASE WHEN s.start_ns < 0 THEN 0 ELSE s.start_ns END AS s,
+        coalesce(s.end_ns, s.start_ns) AS e
     FROM prompt_step s JOIN admitted a USING (request_id) JOIN asked r USING (request_id)
     WHERE s.start_ns >= a.again_ns OR s.before < r.gpu_hit_tokens + r.selected_tokens
 ), reached AS (

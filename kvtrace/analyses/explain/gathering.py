@@ -30,11 +30,13 @@ WHERE list_contains($ids, request_id) AND kind IN ('client', 'external') ORDER B
 _SPANS = """
 SELECT request_id, op, reason, outcome, start_ns, end_ns, blocks, free_blocks, span_id
 FROM span WHERE op IN ('queue', 'lookup', 'load', 'lock_wait', 'wait') AND list_contains($ids, request_id)
-ORDER BY end_ns - start_ns DESC NULLS FIRST, start_ns, span_id
+ORDER BY end_ns::HUGEINT - start_ns DESC NULLS FIRST, start_ns, span_id
 """
 _HEALTH = """
-SELECT k.request_id, h.reason, min(greatest(h.start_ns, k.s)) - min(k.s) AS after_ns,
-    sum(least(coalesce(h.end_ns, k.e), k.e) - greatest(h.start_ns, k.s))::BIGINT AS lasted_ns
+SELECT k.request_id, h.reason,
+    least(9223372036854775807, min(greatest(h.start_ns, k.s))::HUGEINT - min(k.s))::BIGINT AS after_ns,
+    least(9223372036854775807,
+        sum(least(coalesce(h.end_ns, k.e), k.e)::HUGEINT - greatest(h.start_ns, k.s)))::BIGINT AS lasted_ns
 FROM health h JOIN lives k ON h.engine = k.engine
 WHERE h.reason <> 'healthy' AND h.start_ns < k.e AND coalesce(h.end_ns, k.e) > k.s
 GROUP BY k.request_id, h.reason ORDER BY k.request_id, lasted_ns DESC

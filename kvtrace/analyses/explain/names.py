@@ -28,7 +28,7 @@ WITH last AS (
 )
 SELECT request_id FROM request CROSS JOIN last
 WHERE start_ns IS NOT NULL
-ORDER BY coalesce(ttft_ns, coalesce(end_ns, last_ns) - start_ns) DESC, request_id LIMIT $most
+ORDER BY coalesce(ttft_ns, coalesce(end_ns, last_ns)::HUGEINT - start_ns) DESC, request_id LIMIT $most
 """
 
 

@@ -43,7 +43,7 @@ FROM (
     SELECT *, CASE WHEN $by_user THEN coalesce(user_request_id, request_id) ELSE request_id END AS user_id
     FROM request
 )
-WHERE start_ns IS NOT NULL AND (end_ns IS NULL OR end_ns >= start_ns)
+WHERE start_ns >= 0 AND (end_ns IS NULL OR end_ns >= start_ns)  -- 64 bits hold what is left of any window
   AND ($only IS NULL OR list_contains($only, user_id));
 """
 
