@@ -30,7 +30,9 @@ def collect(
     otlp_grpc: Annotated[
         str | None, Parameter(help="HOST:PORT for OTLP over gRPC; port 0: any free one.")
     ] = None,
-    otlp_http: Annotated[str | None, Parameter(help="HOST:PORT for OTLP over HTTP (/v1/traces).")] = None,
+    otlp_http: Annotated[
+        str | None, Parameter(help="HOST:PORT for OTLP over HTTP (/v1/traces, metrics, logs).")
+    ] = None,
     kv_events: Annotated[
         tuple[str, ...],
         Parameter(

@@ -42,7 +42,7 @@ WITH moved AS (
     FROM span
     WHERE op IN ('load', 'store') AND observer = 'scheduler' AND list_contains($requests, request_id)
 ), told AS (
-    -- Client, server and every rank may name one transfer otherwise: `transfer` has the name that tie gives it.
+    -- Client, server and every rank may name one transfer otherwise: `transfer` has tie's name for it.
     SELECT s.*, coalesce(t.transfer_id, s.transfer_id) AS common, t.moved_nothing
     FROM span s LEFT JOIN tie t ON t.span_id = s.span_id AND t.process IS NOT DISTINCT FROM s.process
     WHERE list_contains($requests, request_id)

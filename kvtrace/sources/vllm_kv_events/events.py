@@ -2,7 +2,8 @@
 
 A batch is an array [ts, events, data-parallel rank]. An event is a map with its type inside (vLLM 0.32,
 SGLang 0.5.23) or an array that begins with its type (before them, as SGLang 0.5.18). Hashes are
-integers, signed or not, or bytes. A field that nobody knows is counted, an event that nobody knows keeps its name and its keys.
+integers, signed or not, or bytes. A field that nobody knows is counted, an event that nobody knows keeps its
+name and its keys.
 """
 
 from __future__ import annotations
