@@ -9,17 +9,17 @@ FROM copy
 WHERE transfer_id IS NULL
 UNION ALL
 SELECT
-    any_value(run_id), op, request_id, transfer_id, arg_min(name, start_ns), min(start_ns),
+    any_value(run_id), op, request_id, transfer_id, arg_min(name, began), min(start_ns),
     CASE WHEN count(end_ns) = count(*) THEN max(end_ns) END,
     min(submit_ns), CASE WHEN count(usable_ns) = count(*) THEN max(usable_ns) END, tier_from, tier_to,
-    arg_min(component, start_ns), arg_min(state_kind, start_ns), arg_min(purpose, start_ns),
+    arg_min(component, began), arg_min(state_kind, began), arg_min(purpose, began),
     max(tokens), TRY_CAST(sum(bytes) AS BIGINT), max(blocks), max(attempt),
     CASE WHEN count(DISTINCT outcome) > 1 THEN 'partial' ELSE any_value(outcome) END,
-    arg_min(reason, start_ns), arg_min(engine, start_ns), arg_min(process, start_ns), any_value(observer),
-    arg_min(evidence, start_ns), arg_min(trace_id, start_ns), arg_min(span_id, start_ns),
-    count(*), any_value(bucket), min(queued_ns), arg_min(identity_id, start_ns), arg_min(clock, start_ns),
-    arg_min(attribution, start_ns), arg_min(members, start_ns), arg_min(attributes, start_ns)
-FROM copy
+    arg_min(reason, began), arg_min(engine, began), arg_min(process, began), any_value(observer),
+    arg_min(evidence, began), arg_min(trace_id, began), arg_min(span_id, began),
+    count(*), any_value(bucket), min(queued_ns), arg_min(identity_id, began), arg_min(clock, began),
+    arg_min(attribution, began), arg_min(members, began), arg_min(attributes, began)
+FROM (SELECT *, coalesce(start_ns, 0) AS began FROM copy)
 WHERE transfer_id IS NOT NULL
 GROUP BY op, request_id, tier_from, tier_to, transfer_id;
 

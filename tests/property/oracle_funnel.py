@@ -47,6 +47,12 @@ def _row(run: Drawn, name: str, telling: set[str], block: int | None) -> Row:
     before = _all_known([step["before"] for step in first], min)
     if before is None and prompt is not None and computed is not None:
         before = prompt - computed
+    own, said = request.get("gpu_hit_tokens"), request.get("reported_cached_tokens")
+    unselected = (
+        request.get("selected_tokens") is None
+    )  # who sees that is a scheduler's eye, and sees steps too
+    if before is None and not steps and unselected and own is not None and said is not None and said >= own:
+        before = said
     loaded = None if gpu is None or before is None else max(0, before - gpu)
     if None not in (gpu, loaded, computed, prompt) and gpu + loaded + computed != prompt:
         computed = None

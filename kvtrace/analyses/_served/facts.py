@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kvtrace.run import Run
 
-ALGORITHM = "3"
+ALGORITHM = "4"
 """Bumped whenever the facts of the same run can come out differently."""
 
 _KEPT = (
@@ -82,7 +82,9 @@ WITH told AS (
     SELECT *, CASE WHEN loads > 0 THEN moved_seen WHEN surely_none THEN 0 END AS moved,
         CASE WHEN loads > 0 THEN bytes_seen WHEN surely_none THEN 0 END AS loaded_bytes,
         scheduled - twice AS computed,
-        CASE WHEN selected_tokens IS NOT NULL THEN greatest(selected_tokens, tried) END AS selected
+        CASE WHEN selected_tokens IS NOT NULL THEN greatest(selected_tokens, tried) END AS selected,
+        CASE WHEN admitted_ns IS NULL AND selected_tokens IS NULL AND reported_cached_tokens >= gpu_hit_tokens
+            THEN reported_cached_tokens END AS told_before
     FROM joined
 ), hit AS (
     SELECT *, coalesce(gpu_hit_tokens,
@@ -94,7 +96,7 @@ WITH told AS (
         prompt_tokens, gpu_hit, selected, found, coalesce(beyond, false) AS beyond, visible, asked_ns,
         coalesce(least(asked_ns, routed_ns), start_ns, key_ns) AS first_asked_ns,
         coalesce(admitted_ns, left_queue_ns, start_ns) AS admitted_ns,
-        coalesce(surely_before, prompt_tokens - computed) - gpu_hit AS loaded,
+        coalesce(surely_before, prompt_tokens - computed, told_before) - gpu_hit AS loaded,
         computed, later + twice AS later, moved, loaded_bytes, handoffs, reuses, block,
         vanished, unlocked, broken, refused, again_ns, inquiries,
         coalesce(lookup_late, false) AS lookup_timed_out, coalesce(reached, false) AS reached,

@@ -22,6 +22,7 @@ WITH own AS (
     SELECT t.*, TRY_CAST(t.attributes['usable_tokens'] AS BIGINT) AS usable,
         a.again_ns IS NULL OR t.start_ns < a.again_ns AS first,
         t.tier_to IN ('gpu', 'unknown') AS lands,
+        coalesce(t.end_ns IS NOT NULL OR (t.start_ns IS NULL AND t.outcome = 'ok'), false) AS over,
         coalesce(t.outcome IN ('failed', 'timeout', 'cancelled', 'skipped'), false) AS wrong,
         t.observer = 'scheduler' AND t.outcome IN ('failed', 'timeout')
             AND (a.admitted_ns IS NULL OR t.start_ns < a.admitted_ns) AS before_admission
@@ -29,7 +30,7 @@ WITH own AS (
     WHERE t.op = 'load' AND t.request_id IN (SELECT request_id FROM asked)
 ), each AS (
     SELECT *,
-        CASE WHEN wrong THEN coalesce(usable, 0) WHEN end_ns IS NOT NULL THEN least(usable, tokens) END
+        CASE WHEN wrong THEN coalesce(usable, 0) WHEN over THEN least(usable, tokens) END
             AS carried,
         CASE WHEN usable IS NOT NULL AND tokens IS NOT NULL THEN tokens - usable
             WHEN outcome IS DISTINCT FROM 'partial' AND tokens > 0 THEN tokens END AS lost,
@@ -41,7 +42,7 @@ WITH own AS (
 )
 SELECT
     request_id, count(*) AS loads,
-    count(*) FILTER (coalesce(outcome, 'ok') = 'ok' AND end_ns IS NOT NULL AND lands) AS good,
+    count(*) FILTER (coalesce(outcome, 'ok') = 'ok' AND over AND lands) AS good,
     count(*) FILTER (outcome IN ('failed', 'timeout', 'cancelled') AND reason IS DISTINCT FROM 'no_room')
         AS bad,
     count(*) FILTER (outcome = 'partial') AS partly,
@@ -66,7 +67,7 @@ SELECT
 FROM each GROUP BY request_id
 """
 """`least(usable, tokens)` is the tokens where nobody counted the usable ones. What a failed load carried is
-what was usable of it."""
+what was usable of it. A load without any time is over where its engine counts what it used of it."""
 
 _STORED = """
 CREATE OR REPLACE TEMP TABLE stored AS

@@ -5,7 +5,8 @@
     waited   |---------|--|          lookups, locks, loads from submit to usable, cut to the life
 
 A kind of interval that nobody recorded for any request of an engine was not observed there: null. Where
-somebody did, a request without one took 0. A copy with an unknown end may have been of any kind: null again.
+somebody did, a request without one took 0. A copy with an unknown end may have been of any kind: null again;
+one of which only the tokens are known took as long as nobody knows.
 A line of a log that is an inquiry's answer alone does not say how long it took: no interval.
 What claims to have begun before 1970 is counted from there: 64 bits then hold every difference.
 """
@@ -39,7 +40,8 @@ WITH own AS (
     UNION ALL
     SELECT request_id, members, process, start_ns, end_ns, coalesce(submit_ns, start_ns),
         coalesce(usable_ns, end_ns),
-        CASE WHEN op = 'load' AND tier_from = 'host' AND tier_to = 'gpu' THEN 'h2d'
+        CASE WHEN start_ns IS NULL THEN CASE op WHEN 'load' THEN 'maybe h2d' ELSE 'maybe d2h' END
+            WHEN op = 'load' AND tier_from = 'host' AND tier_to = 'gpu' THEN 'h2d'
             WHEN op = 'store' AND tier_from = 'gpu' AND tier_to = 'host' THEN 'd2h'
             WHEN tier_from IN ('peer', 'object') OR tier_to IN ('peer', 'object') THEN 'network'
             WHEN op = 'store' AND tier_from IN ('gpu', 'unknown') AND tier_to IN ('host', 'unknown')
@@ -64,7 +66,7 @@ WITH own AS (
 )
 SELECT number, 'waited' AS kind, greatest(asked_ns, born_ns) AS s,
     least(coalesce(done_ns, last_ns, gone_ns), coalesce(gone_ns, seen_ns, done_ns)) AS e
-FROM lasting WHERE waits AND born_ns IS NOT NULL
+FROM lasting WHERE waits AND born_ns IS NOT NULL AND asked_ns IS NOT NULL
 UNION ALL
 SELECT number, kind, greatest(start_ns, born_ns),
     least(coalesce(end_ns, last_ns, gone_ns), coalesce(gone_ns, seen_ns, end_ns))

@@ -68,7 +68,8 @@ def hit_funnel(run: Run, *, requests: tuple[str, ...] = ()) -> pl.DataFrame:
         found_tokens: what the first decisive lookup reported; null when it timed out
         selected_tokens: what the scheduler decided to load beyond its GPU hit
         loaded_tokens: what was used of it: the earliest computed_before of the first admission's steps -
-            gpu_hit; null while the GPU hit is unknown, never the tokens moved
+            gpu_hit; where no step of it was recorded what its engine says that it used beyond its own GPU
+            hit; null while the GPU hit is unknown, never the tokens moved
         moved_tokens: what transfers into the GPU carried, whole chunks; 0 where none was selected, or where
             the process that answered records loads and recorded none
         computed_tokens: prompt tokens scheduled in the first admission, one counted once; null where
