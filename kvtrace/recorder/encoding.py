@@ -151,6 +151,9 @@ def _column(values: tuple[object, ...], texts: Texts, exact: bool) -> tuple[int,
     first = type(values[0])
     try:
         if first is str:
+            one = values[0]
+            if values[-1] is one and values.count(one) == len(values):  # often one text in all rows
+                return TEXT, _bytes("i", (texts[one],)) * len(values)
             return TEXT, _bytes("i", list(map(texts.__getitem__, values)))
         if first is int and not exact:
             return INT, _bytes("q", values)

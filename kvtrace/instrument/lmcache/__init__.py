@@ -4,6 +4,7 @@
     bus.py            the server's event bus: our subscriber is there before its first event
     subscriber.py     an event -> rows, in the order of delivery; what the bus drops is counted
     keys.py           object keys as text
+    binding.py        LMCache's tracing of calls, made cheaper
     blocks.py         what happens to keys: locks, writes, evictions, failures
     calls.py          what was asked of the storage manager: the only source of lock counts
     lookups.py        lookups, and which keys a request asked for

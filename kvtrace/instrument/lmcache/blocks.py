@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.instrument.lmcache.keys import COLUMNS, named
+from kvtrace.instrument.lmcache.keys import COLUMNS, all_named
 from kvtrace.recorder import shape
 from kvtrace.schema.lmcache_keys import L1_TIERS, L2_TIERS
 
@@ -49,10 +49,10 @@ class FirstLevel:
     def handlers(self) -> dict[str, Handler]:
         """Name of an event -> what decodes it."""
         return {
-            "l1.read.reserved": lambda *event: _rows(self._locked, *event),
-            "l1.read.finished": lambda *event: _rows(self._unlocked, *event),
-            "l1.write.reserved": lambda *event: _rows(self._reserved, *event),
-            "l1.keys.accessed": lambda *event: _rows(self._accessed, *event),
+            "l1.read.reserved": _each(self._locked),
+            "l1.read.finished": _each(self._unlocked),
+            "l1.write.reserved": _each(self._reserved),
+            "l1.keys.accessed": _each(self._accessed),
             "l1.write.finished": self._finished,
             "l1.write_finished_and_read_reserved": self._loaded,
             "l1.keys.evicted": self._evicted,
@@ -63,17 +63,19 @@ class FirstLevel:
 
     def failed(self, seq: int, at: int, keys: Sequence[Any], mode: str, reason: str) -> list[Row]:
         """Keys of which something was wanted in vain."""
-        return [(self._failed, at, seq, *named(key), mode, reason) for key in keys]
+        head, tail = (self._failed, at, seq), (mode, reason)
+        return [head + key + tail for key in all_named(keys)]
 
     def _sized(self, kind: int, seq: int, at: int, metadata: dict[str, Any], *more: object) -> list[Row]:
         """Keys with what is said of each object: its bytes and its medium."""
-        keys, known = metadata.get("keys") or (), metadata.get("meta") or ()
-        rows: list[Row] = []
-        for place, key in enumerate(keys):
+        keys = metadata.get("keys")
+        if not keys:
+            return []
+        head, rows, known = (kind, at, seq), [], metadata.get("meta") or ()
+        for place, key in enumerate(all_named(keys)):
             size, medium = _said(known[place]) if place < len(known) else (None, None)
             medium = medium or self.medium
-            tier = L1_TIERS.get(medium or "", self.tier)
-            rows.append((kind, at, seq, *named(key), tier, size, medium, *more))
+            rows.append((*head, *key, L1_TIERS.get(medium or "", self.tier), size, medium, *more))
         return rows
 
     def _finished(self, seq: int, at: int, _sid: str, metadata: dict[str, Any]) -> list[Row]:
@@ -82,7 +84,7 @@ class FirstLevel:
     def _loaded(self, seq: int, at: int, sid: str, metadata: dict[str, Any]) -> list[Row]:
         """A load from L2 has landed: written, and locked in the same moment."""
         written = self._sized(self._written, seq, at, metadata, "landed")
-        return [*written, *_rows(self._landed, seq, at, sid, metadata)]
+        return [*written, *_each(self._landed)(seq, at, sid, metadata)]
 
     def _evicted(self, seq: int, at: int, _sid: str, metadata: dict[str, Any]) -> list[Row]:
         return self._sized(self._removed, seq, at, metadata)
@@ -96,8 +98,8 @@ class FirstLevel:
 
     def _not_loaded(self, seq: int, at: int, _sid: str, metadata: dict[str, Any]) -> list[Row]:
         """L2's, without an adapter's name."""
-        reason = str(metadata.get("reason"))
-        return [(_NOT_LOADED, at, seq, *named(key), reason) for key in metadata.get("keys") or ()]
+        head, tail = (_NOT_LOADED, at, seq), (str(metadata.get("reason")),)
+        return [head + key + tail for key in all_named(metadata.get("keys"))]
 
 
 _NOT_LOADED = shape(
@@ -118,9 +120,9 @@ def second_level(tiers: dict[str, str]) -> dict[str, Handler]:
             component = f"lmcache.l2.{backend}" if backend else "lmcache.l2"
             locality = "remote" if metadata.get("shared") else "local"
             return [
-                (_ADAPTER, at, seq, *named(key), event, tier, component,
+                (_ADAPTER, at, seq, *key, event, tier, component,
                  sizes[place] if place < len(sizes) else None, locality, backend or None)
-                for place, key in enumerate(metadata.get("keys") or ())
+                for place, key in enumerate(all_named(metadata.get("keys")))
             ]  # fmt: skip
 
         return rows
@@ -128,8 +130,14 @@ def second_level(tiers: dict[str, str]) -> dict[str, Handler]:
     return {name: handler(event) for name, event in _ADAPTER_EVENTS.items()}
 
 
-def _rows(kind: int, seq: int, at: int, _sid: str, metadata: dict[str, Any]) -> list[Row]:
-    return [(kind, at, seq, *named(key)) for key in metadata.get("keys") or ()]
+def _each(kind: int) -> Handler:
+    """One row a key, with nothing but when and which."""
+
+    def rows(seq: int, at: int, _sid: str, metadata: dict[str, Any]) -> list[Row]:
+        head = (kind, at, seq)
+        return [head + key for key in all_named(metadata.get("keys"))]
+
+    return rows
 
 
 def _said(meta: Any) -> tuple[int | None, str | None]:

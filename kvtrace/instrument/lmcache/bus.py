@@ -12,7 +12,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from kvtrace.instrument.lmcache import facts
+from kvtrace.instrument.lmcache import binding, facts
 from kvtrace.instrument.lmcache.prefetches import Prefetches
 from kvtrace.instrument.lmcache.subscriber import Storage, Subscriber
 from kvtrace.instrument.wrapping import ACTIVE, around
@@ -57,13 +57,14 @@ def _started(*_: Any) -> None:
     pass
 
 
-def configure(storage: Storage) -> None:
-    """What the storage of this process is, and have its calls traced."""
+def configure(storage: Storage, manager: type) -> None:
+    """What the storage of this process is, and have the calls of its manager's class traced."""
     global _storage
     _storage = storage
     for subscriber in _subscribers:
         subscriber.configure(storage)
     if _subscribers:
+        binding.hasten(manager)
         import_module(_TRACE).set_tracing_enabled(True)
         facts.describe({CALLS: ACTIVE})
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from kvtrace.instrument.lmcache.keys import COLUMNS, NOBODY, named
+from kvtrace.instrument.lmcache.keys import COLUMNS, NOBODY, all_named
 from kvtrace.recorder import shape
 from kvtrace.schema.lmcache_keys import L1_TIERS
 
@@ -54,10 +54,11 @@ class Calls:
             "read_prefetched_results.__enter__": lambda when, args: _rows(self._read, when, args),
             "read_prefetched_results.__exit__": lambda *_: [],  # what it frees it does not tell
         }
+        self._known |= {PREFIX + name: each for name, each in self._known.items()}
 
     def decode(self, seq: int, at: int, _sid: str, metadata: dict[str, Any]) -> Sequence[Row]:
         """The rows of one call; a call that nobody knows is one row without a key."""
-        known = self._known.get(str(metadata.get("qualname")).removeprefix(PREFIX))
+        known = self._known.get(metadata.get("qualname", ""))
         if known is None:
             return [(self._unknown, at, seq, *NOBODY)]
         return known((at, seq), metadata.get("args") or {})
@@ -73,9 +74,9 @@ class Calls:
         spec = args.get("spec")
         if getattr(getattr(spec, "mode", None), "name", "LOOKUP") == "WARM":
             return []
-        request = args.get("external_request_id") or None
-        keys = {"keys": getattr(spec, "keys", None)}
-        return _rows(self._lock, when, keys, request, getattr(spec, "num_kv_readers", None))
+        head = (self._lock, *when)
+        tail = (args.get("external_request_id") or None, getattr(spec, "num_kv_readers", None))
+        return [head + key + tail for key in all_named(getattr(spec, "keys", None))]
 
 
 def object_bytes(layout: Any) -> int | None:
@@ -93,4 +94,5 @@ def object_bytes(layout: Any) -> int | None:
 
 
 def _rows(kind: int, when: tuple[int, int], args: dict[str, Any], *more: object) -> list[Row]:
-    return [(kind, *when, *named(key), *more) for key in args.get("keys") or ()]
+    head = (kind, *when)
+    return [head + key + more for key in all_named(args.get("keys"))]

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.instrument.lmcache.keys import tenant
+from kvtrace.instrument.lmcache.keys import hashes, space_of, tenant
 from kvtrace.instrument.lmcache.pairs import MOST, Pairs
 from kvtrace.recorder import shape
-from kvtrace.schema.lmcache_keys import key_space
 
 if TYPE_CHECKING:
     from typing import Any
@@ -55,7 +54,8 @@ class Lookups:
         second_tier: str | None = "unknown",
         prefetches: Prefetches | None = None,
     ) -> None:
-        self.first_tier, self.second_tier = first_tier, second_tier
+        self._first = _TIERS.index(first_tier)
+        self._second = None if second_tier is None else _TIERS.index(second_tier)
         self._prefetches = prefetches
         self._open = Pairs()
         self._attempts: dict[str, int] = {}
@@ -82,25 +82,26 @@ class Lookups:
 
     def _answer(self, metadata: dict[str, Any]) -> tuple[object, ...]:
         asked, found = metadata.get("requested_tokens"), metadata.get("hit_tokens")
-        by_tier: dict[str, int] = {}
-        for tier, name in ((self.first_tier, "l1_hit_tokens"), (self.second_tier, "l2_hit_tokens")):
-            if tier is not None and isinstance(metadata.get(name), int):
-                by_tier[tier] = by_tier.get(tier, 0) + metadata[name]
+        first, second = metadata.get("l1_hit_tokens"), metadata.get("l2_hit_tokens")
+        where: list[int | None] = [None] * len(_TIERS)
+        if isinstance(first, int):
+            where[self._first] = first
+        if self._second is not None and isinstance(second, int):
+            where[self._second] = (where[self._second] or 0) + second
         early = metadata.get("early_exit_reason") or None
         reason = None if early is None else EARLY.get(early, "unknown")
         outcome = "skipped" if early else _outcome(asked, found)
-        where = (by_tier.get(tier) for tier in _TIERS)
         return asked, found, *where, outcome, reason, tenant(metadata.get("cache_salt") or ""), early
 
     def _keys(self, _seq: int, at: int, sid: str, metadata: dict[str, Any]) -> list[Row]:
         request = metadata.get("request_id") or sid
-        space, tokens = key_space(str(metadata.get("model_name"))), metadata.get("chunk_size")
+        space, tokens = space_of(str(metadata.get("model_name"))), metadata.get("chunk_size")
         attempt = self._attempts.get(request)
         if self._prefetches is not None and isinstance(tokens, int):
             self._prefetches.chunk_tokens = tokens
         return [
-            (KEY, request, attempt, position, space, chunk.hex(), tokens, at)
-            for position, chunk in enumerate(metadata.get("chunk_hashes") or ())
+            (KEY, request, attempt, position, space, chunk, tokens, at)
+            for position, chunk in enumerate(hashes(metadata.get("chunk_hashes")))
         ]
 
 

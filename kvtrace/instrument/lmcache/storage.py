@@ -39,12 +39,12 @@ def install_first_level(module: ModuleType) -> None:
     around(module.L1Manager, "delete", _deletes, _nothing)
 
 
-def _configures(_self: Any, config: Any, *_: Any, **__: Any) -> None:
+def _configures(manager: Any, config: Any, *_: Any, **__: Any) -> None:
     medium, adapters = facts.storage(config)
     ttls = (at(config, f"l1_manager_config.{mode}_ttl_seconds") for mode in ("read", "write"))
     read_ttl_ns, write_ttl_ns = (_ns(seconds) for seconds in ttls)
     tiers = {kind: L2_TIERS.get(inner, "unknown") for kind, inner in adapters.items()}
-    bus.configure(Storage(medium, read_ttl_ns, write_ttl_ns, tiers))
+    bus.configure(Storage(medium, read_ttl_ns, write_ttl_ns, tiers), type(manager))
 
 
 def _prefetches(

@@ -105,6 +105,7 @@ class Subscriber:
     def _callback(self, name: str) -> Callable[[Any], None]:
         """What is called for each event of one name, thousands of times a second."""
         guard, handlers, seq, offset_ns = self._guard, self._handlers, self._seq, self._offset_ns
+        record = recorder.record
 
         def receive(event: Any) -> None:
             """One event; nothing leaves from here."""
@@ -117,7 +118,7 @@ class Subscriber:
                     return
                 handler = handlers.get(name) or self._nobodys(name)
                 for row in handler(next(seq), at - offset_ns, event.session_id, event.metadata):
-                    recorder.record(row)
+                    record(row)
                 if at - self._looked_at > LOOK_NS:
                     self._looked_at = at
                     self.look(recorder.now())
