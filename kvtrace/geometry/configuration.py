@@ -38,6 +38,10 @@ class Configuration:
         """The same with the defaults of a family's own configuration class."""
         return Configuration(self.where, self.fields, self.whole, self.prefix, defaults)
 
+    def saying(self, others: Mapping[str, Any]) -> Configuration:
+        """The same with other values of some fields: a layer that differs from the rest."""
+        return Configuration(self.where, {**self.fields, **others}, self.whole, self.prefix, self.filled_in)
+
     def get(self, name: str) -> Any:
         """A field as it stands, None where nothing is said."""
         value = self.fields.get(name)

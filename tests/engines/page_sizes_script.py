@@ -121,6 +121,11 @@ def _spec(kind: str, span: int | None, text: Any, config: Any, case: dict[str, A
             block_size=block, num_kv_heads=1, head_size=convertor.get_head_size(), dtype=dtype,
             cache_dtype_str=name, state_content_bytes=PACKED.get(name),
         )  # fmt: skip
+    layered = convertor.get_per_layer_hf_configs()
+    if layered is not None:  # layers that differ: the one of this kind
+        number = next(place for place, word in enumerate(_words(text)) if (kind, span) in word)
+        convertor = type(convertor)(*layered[number])
+        text = layered[number][1]
     size = getattr(text, "attention_head_dim", None) or convertor.get_head_size()
     common = {
         "block_size": block, "num_kv_heads": max(1, convertor.get_total_num_kv_heads() // case["tp"]),

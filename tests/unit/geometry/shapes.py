@@ -41,6 +41,20 @@ GEMMA3N = BF16 | {
     "model_type": "gemma3n_text", "num_hidden_layers": 35, "num_kv_shared_layers": 15, "hidden_size": 2048,
     "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256, "sliding_window": 512,
 }  # fmt: skip
+GEMMA4 = {
+    "model_type": "gemma4", "dtype": "bfloat16",
+    "text_config": {
+        "model_type": "gemma4_text", "num_hidden_layers": 30, "hidden_size": 2816, "num_attention_heads": 16,
+        "num_key_value_heads": 8, "head_dim": 256, "global_head_dim": 512, "num_global_key_value_heads": 2,
+        "attention_k_eq_v": True, "num_kv_shared_layers": 0, "sliding_window": 1024,
+        "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 5,
+    },
+}  # fmt: skip
+GEMMA4_SHARED = BF16 | {
+    "model_type": "gemma4_text", "num_hidden_layers": 35, "hidden_size": 1536, "num_attention_heads": 8,
+    "num_key_value_heads": 1, "head_dim": 256, "global_head_dim": 512, "num_kv_shared_layers": 20,
+    "sliding_window": 512, "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 7,
+}  # fmt: skip
 GPT_OSS = BF16 | {
     "model_type": "gpt_oss", "num_hidden_layers": 36, "hidden_size": 2880, "num_attention_heads": 64,
     "num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128,
@@ -153,6 +167,10 @@ KINDS: dict[str, tuple[dict[str, Any], list[tuple[str, int | None, int, int]]]] 
     "gemma2": (GEMMA2, [("window", 4096, 21, 8192), ("full", None, 21, 8192)]),
     "gemma3": (GEMMA3, [("window", 1024, 29, 4096), ("full", None, 5, 4096)]),
     "gemma3n": (GEMMA3N, [("window", 512, 16, 2048), ("full", None, 4, 2048), ("shared", None, 15, 0)]),
+    "gemma4": (GEMMA4, [("window", 1024, 25, 8192), ("full", None, 5, 4096)]),
+    "gemma4-shared": (
+        GEMMA4_SHARED, [("window", 512, 12, 1024), ("full", None, 3, 2048), ("shared", None, 20, 0)]
+    ),
     "gpt-oss": (GPT_OSS, [("window", 128, 18, 2048), ("full", None, 18, 2048)]),
     "cohere2": (COHERE2, [("window", 4097, 24, 4096), ("full", None, 8, 4096)]),
     "llama4": (LLAMA4, [("chunked", 8192, 36, 4096), ("full", None, 12, 4096)]),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from kvtrace.errors import InputError, UsageError
 from kvtrace.geometry import Capacity, Placement, capacity, groups, model_of
+from kvtrace.geometry.parallel import stages
 from kvtrace.run import open_run
 from tests.engines import model as tiny
 from tests.samples import SAMPLES
@@ -47,6 +48,14 @@ def test_pipeline_stages_that_are_unequal_name_the_fullest_rank() -> None:
     assert two_left.bytes_per_token_per_rank == 16 * 1152
 
 
+@pytest.mark.parametrize(
+    ("layers", "sizes"), [(60, [15, 15, 15, 15]), (61, [15, 15, 16, 15]), (62, [15, 16, 16, 15])]
+)
+def test_what_is_left_over_goes_to_the_stages_before_the_last(layers: int, sizes: list[int]) -> None:
+    stack = model_of(shapes.DEEPSEEK_V3 | {"num_hidden_layers": layers}).stack
+    assert [len(stage) for stage in stages(stack, 4)] == sizes
+
+
 def test_a_full_window_grows_no_more() -> None:
     """GPT-OSS: 18 layers with a window of 128 tokens.
 
@@ -54,6 +63,7 @@ def test_a_full_window_grows_no_more() -> None:
                           1        +   7  x 16   +        1           127 + 1 tokens: 9 blocks at most
     """
     one_layer = 18 * 2048
+    assert figures(shapes.GPT_OSS, tokens=128).bytes_per_token == one_layer
     young, full = figures(shapes.GPT_OSS, tokens=127), figures(shapes.GPT_OSS, tokens=1000)
     assert young.bytes_per_token == 2 * one_layer
     assert young.bytes_per_request == 2 * 8 * 16 * one_layer
