@@ -9,8 +9,12 @@ run`), and with LMCache's own storage trace, which also records every call:
 
     cpu_us      CPU of the server's process an operation, flat out, all threads
     times       the same as a multiple of the one without
+    paired      the same of slices with and without us in turn, in one process: other load hits both alike
     kept_up     operations a second that were reached, of those that were asked for
+    cores       CPU seconds a second that the process got at that rate
+    starved     seconds a second that its threads could have run and had no CPU: what limits, if not we
     dropped     what LMCache's bus dropped, and what the recorder dropped, at that rate
+    flood       what a bus with a queue of 50 dropped when nobody waited for it, and what the run counts of it
 
 Numbers are printed, never asserted.
 """
@@ -18,8 +22,10 @@ Numbers are printed, never asserted.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,6 +34,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FLAT_OUT = 6_000
+SLICES, SLICE = 20, 100
+FLOOD, FLOOD_QUEUE = 500, 50
+_COUNTED = "SELECT coalesce(sum(count), 0) AS n FROM loss WHERE detail = 'LMCache''s event bus was full'"
 OPERATIONS = 4
 """Of a request: a lookup that misses, a store, a lookup that hits, a retrieve."""
 
@@ -53,6 +62,12 @@ def main() -> None:
         "cpu_us": best,
         "times": {side: each / best["without"] for side, each in best.items()},
         "kept_up": {side: max(each["kept_up"] for each in found) for side, found in sides.items()},
+        **{
+            name: {side: max(each[name] for each in found) for side, found in sides.items()}
+            for name in ("cores", "starved")
+        },
+        "paired": statistics.median(each["paired"] for each in sides["with"]),
+        "flood": [sum(each[name] for each in sides["with"]) for name in ("flooded", "counted")],
         "bus_dropped": {side: sum(each["bus_dropped"] for each in found) for side, found in sides.items()},
         "rows": max(each.get("rows", 0) for each in sides["with"]),
         "lost": sum(each.get("lost", 0) for each in sides["with"]),
@@ -62,8 +77,10 @@ def main() -> None:
         return
     for side, micros in best.items():
         print(
-            f"{side:8}{micros:8.1f} us{result['times'][side]:6.2f} x, kept up {result['kept_up'][side]:.3f}"
+            f"{side:8}{micros:8.1f} us{result['times'][side]:6.2f} x, kept up {result['kept_up'][side]:.3f}, "
+            f"{result['cores'][side]:.2f} cores, starved {result['starved'][side]:.2f}"
         )
+    print(f"in turn in one process: {result['paired']:.2f} x; flood: bus dropped, counted {result['flood']}")
     print(f"bus dropped {result['bus_dropped']}; {result['rows']} rows, {result['lost']} lost")
 
 
@@ -85,7 +102,9 @@ def _side(side: str, python: str, rate: int, seconds: int) -> dict[str, float]:
             opened = open_run(run)
             count = "SELECT (SELECT count(*) FROM span) + (SELECT count(*) FROM block) AS n"
             found["rows"] = opened.sql(count)["n"][0]
-            found["lost"] = opened.sql("SELECT coalesce(sum(count), 0) AS n FROM loss")["n"][0]
+            lost = opened.sql("SELECT coalesce(sum(count), 0) AS n FROM loss")["n"][0]
+            found["counted"] = int(opened.sql(_COUNTED)["n"][0])
+            found["lost"] = lost - found["counted"]
         return found
 
 
@@ -183,29 +202,82 @@ def inside(side: str, rate: int, seconds: int, folder: str) -> None:
     settle(load)
     cpu = time.process_time() - began
     dropped = load.bus.dropped_events_count()
+    said = {"cpu_us": cpu / FLAT_OUT * 1e6, **paced(load, rate, seconds)}
+    said["bus_dropped"] = load.bus.dropped_events_count() - dropped
+    if side == "with":
+        said["paired"] = paired(load)
+        before, load.bus._config.max_queue_size = load.bus.dropped_events_count(), FLOOD_QUEUE
+        for number in range(2_000_000, 2_000_000 + FLOOD):
+            load.request(number)
+        settle(load)
+        said["flooded"] = load.bus.dropped_events_count() - before
+    load.bus.stop()
+    load.manager.close()
+    print(json.dumps(said), flush=True)
+
+
+def paced(load: Load, rate: int, seconds: int) -> dict[str, float]:
+    """At a pace: how much of it was reached, and what CPU there was for it."""
     done, began_s, number = 0, time.monotonic(), 1_000_000
+    cpu, waited = time.process_time(), _waited_s()
     while (passed := time.monotonic() - began_s) < seconds:
         if done * OPERATIONS < passed * rate:
             load.request(number + done)
             done += 1
         else:
             time.sleep(0.001)
-    settle(load)
-    said = {
-        "cpu_us": cpu / FLAT_OUT * 1e6,
+    found = {
         "kept_up": done * OPERATIONS / seconds / rate,
-        "bus_dropped": load.bus.dropped_events_count() - dropped,
+        "cores": (time.process_time() - cpu) / seconds,
+        "starved": (_waited_s() - waited) / seconds,
     }
-    load.bus.stop()
-    load.manager.close()
-    print(json.dumps(said), flush=True)
+    settle(load)
+    return found
 
 
-def settle(load: Load) -> None:
+def paired(load: Load) -> float:
+    """CPU of slices with us as a multiple of slices without, in turn; the median of the pairs."""
+    from lmcache.v1.mp_observability.trace.decorator import set_tracing_enabled
+
+    heard = load.bus._subscribers
+    both = {kind: list(found) for kind, found in heard.items()}
+    theirs = {
+        kind: [each for each in found if "kvtrace" not in each.__module__] for kind, found in both.items()
+    }
+    times, number = [], 3_000_000
+    for _ in range(SLICES):
+        cpu = []
+        for ours in (True, False):
+            set_tracing_enabled(ours)
+            heard.clear()
+            heard.update(both if ours else {kind: found for kind, found in theirs.items() if found})
+            settle(load, 0.05)
+            began = time.process_time()
+            for _ in range(SLICE):
+                number += 1
+                load.request(number)
+            settle(load, 0.05)
+            cpu.append(time.process_time() - began)
+        times.append(cpu[0] / cpu[1])
+    set_tracing_enabled(True)
+    heard.update(both)
+    return statistics.median(times)
+
+
+def _waited_s() -> float:
+    """Seconds that this process's threads were ready to run and waited for a CPU (Linux)."""
+    waited = 0
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError, IndexError):  # it ended meanwhile, or the kernel does not say
+            waited += int((thread / "schedstat").read_text().split()[1])
+    return waited / 1e9
+
+
+def settle(load: Load, pause_s: float = 0.2) -> None:
     """Until the bus has delivered everything, and what subscribers wrote is written."""
     while load.bus.queue_depth():
         time.sleep(0.001)
-    time.sleep(0.2)
+    time.sleep(pause_s)
     if os.environ.get("KVTRACE_OUT"):
         from kvtrace import recorder
 
