@@ -29,10 +29,21 @@ def refuse_unread(config: Configuration, *, read: Sequence[str] = ()) -> None:
             config.refuse(name, "is not known of this model_type, and would change what its layers keep")
 
 
+HEAD_SIZES = {
+    "qwen3": 128, "qwen3_vl_text": 128, "qwen3_next": 256, "qwen3_5_text": 256, "qwen3_5_moe_text": 256,
+    "ministral3": 128, "gemma": 256, "gemma2": 256, "gemma3_text": 256, "gemma3n_text": 256,
+    "gemma4_text": 256, "glm": 128, "glm4": 128, "minimax_m2": 128, "ernie4_5": 128, "seed_oss": 128,
+    "gpt_oss": 64, "llama4_text": 128, "nemotron_h": 128,
+}  # fmt: skip
+"""What the configuration class (transformers 5.19) says of a head where the file is silent."""
+
+
 def head_size(config: Configuration) -> int:
-    """`head_dim`, else the hidden size over the number of heads."""
+    """`head_dim`, else what the class says, else the hidden size over the number of heads."""
     if config.get("head_dim") is not None:
         return config.count("head_dim")
+    if (by_class := HEAD_SIZES.get(str(config.get("model_type")))) is not None:
+        return by_class
     hidden, heads = config.count("hidden_size", "n_embd"), config.count("num_attention_heads", "n_head")
     if hidden % heads:
         config.refuse("head_dim", f"is missing, and {heads} heads do not divide hidden_size {hidden}")

@@ -19,14 +19,13 @@ if TYPE_CHECKING:
     from kvtrace.geometry.layers import Stack
     from kvtrace.geometry.storage import Storage
 
-_PATTERN = {"gemma2": 2, "gemma3_text": 6, "gemma3": 6, "gpt_oss": 2, "cohere2": 4}
+_PATTERN = {"gemma2": 2, "gemma3_text": 6, "gemma3": 6, "gpt_oss": 2, "cohere2": 4, "olmo3": 4}
 """Every so many layers one sees everything, beginning with those that do not."""
-MODEL_TYPES = (*_PATTERN, "olmo3")
+MODEL_TYPES = tuple(_PATTERN)
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "gemma3_text": {
         "num_attention_heads": 8,
         "num_key_value_heads": 4,
-        "head_dim": 256,
         "sliding_window": 4096,
     },
     "gemma2": {"sliding_window": 4096},
@@ -50,7 +49,5 @@ def _words(config: Configuration) -> tuple[str, ...]:
     said = config.texts("layer_types", layers)
     if said is not None:
         return said
-    every = config.count_or_none("sliding_window_pattern") or _PATTERN.get(str(config.get("model_type")))
-    if every is None:
-        config.refuse("layer_types", "is missing")
+    every = config.count_or_none("sliding_window_pattern") or _PATTERN[str(config.get("model_type"))]
     return tuple("sliding_attention" if (layer + 1) % every else "full_attention" for layer in range(layers))

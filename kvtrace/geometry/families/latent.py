@@ -1,16 +1,16 @@
 """DeepSeek V2, V3 and V3.2, Kimi K2, GLM with latent attention; with `index_topk` also an indexer.
 
 The indexer keeps one key a token: a byte a number and a float32 scale for every 128 of them, whatever the
-cache's dtype. With `index_topk_freq` or `index_topk_pattern` ("S" skips) some layers use another layer's
-choice and keep none (vLLM 0.32, model_executor/models/deepseek_v2.py). Layers of multi-token prediction are
-not part of `num_hidden_layers` and not counted.
+cache's dtype. With `indexer_types`, `index_topk_freq` or `index_topk_pattern` ("S" skips) some layers use
+another layer's choice and keep none (vLLM 0.32, model_executor/models/deepseek_v2.py). Layers of multi-token
+prediction are not part of `num_hidden_layers` and not counted.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.geometry.families._attention import refuse_unread
+from kvtrace.geometry.families._attention import by_words, refuse_unread
 from kvtrace.geometry.families._latent import latent
 from kvtrace.geometry.layers import TokenLayer
 
@@ -41,9 +41,11 @@ def stack(config: Configuration, storage: Storage) -> Stack:
     if not sparse:
         return ((layer,),) * config.layers()
     indexer = TokenLayer("indexer", heads=1, record_bytes=_indexer_bytes(config))
-    return tuple(
-        (layer, indexer) if _searches(config, number) else (layer,) for number in range(config.layers())
-    )
+    layers = config.layers()
+    words = config.texts("indexer_types", layers)
+    if words is not None:
+        return by_words(config, "indexer_types", words, {"full": (layer, indexer), "shared": (layer,)})
+    return tuple((layer, indexer) if _searches(config, number) else (layer,) for number in range(layers))
 
 
 def _indexer_bytes(config: Configuration) -> int:
@@ -58,6 +60,6 @@ def _searches(config: Configuration, layer: int) -> bool:
         every = config.count("index_topk_freq") if config.get("index_topk_freq") is not None else 1
         offset = config.number_or("index_skip_topk_offset", 2)
         return max(layer - offset + 1, 0) % every == 0
-    if not isinstance(pattern, (str, list)):
-        config.refuse("index_topk_pattern", "is no pattern of letters")
+    if not isinstance(pattern, (str, list)) or any(letter not in ("F", "S") for letter in pattern):
+        config.refuse("index_topk_pattern", "is no pattern of the letters F and S")
     return layer >= len(pattern) or pattern[layer] != "S"

@@ -19,6 +19,11 @@ QWEN3_MOE = BF16 | {
     "num_key_value_heads": 4, "head_dim": 128, "use_sliding_window": False, "sliding_window": None,
     "max_window_layers": 48,
 }  # fmt: skip
+QWEN3_SILENT = BF16 | {  # no head_dim: its class says 128, not 1024 / 16
+    "model_type": "qwen3", "num_hidden_layers": 28, "hidden_size": 1024, "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+}  # fmt: skip
+MISTRAL_SILENT = {name: value for name, value in MISTRAL_V1.items() if name != "sliding_window"}
 QWEN2_WINDOW = BF16 | {
     "model_type": "qwen2", "num_hidden_layers": 28, "hidden_size": 3584, "num_attention_heads": 28,
     "num_key_value_heads": 4, "use_sliding_window": True, "sliding_window": 8192, "max_window_layers": 20,
@@ -162,6 +167,8 @@ KINDS: dict[str, tuple[dict[str, Any], list[tuple[str, int | None, int, int]]]] 
     "mistral": (MISTRAL_V1, [("window", 4096, 32, 4096)]),
     "mixtral": (MIXTRAL, [("full", None, 32, 4096)]),
     "qwen3-moe": (QWEN3_MOE, [("full", None, 48, 2048)]),
+    "qwen3-silent": (QWEN3_SILENT, [("full", None, 28, 4096)]),
+    "mistral-silent": (MISTRAL_SILENT, [("window", 4096, 32, 4096)]),
     "qwen2-window": (QWEN2_WINDOW, [("full", None, 20, 2048), ("window", 8192, 8, 2048)]),
     "phi3": (PHI3, [("window", 2047, 32, 12288)]),
     "gemma2": (GEMMA2, [("window", 4096, 21, 8192), ("full", None, 21, 8192)]),

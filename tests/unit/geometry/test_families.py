@@ -77,6 +77,15 @@ def test_layers_that_use_anothers_choice_have_no_indexer() -> None:
     assert every_fourth[1] == ("indexer", None, 3, 132)  # layers 0, 1, 5
     pattern = kept(shapes.DEEPSEEK_V32 | {"index_topk_pattern": "FSSF", "num_hidden_layers": 4})
     assert pattern[1] == ("indexer", None, 2, 132)
+    words = ["full", "full", "shared", "shared", "full"]
+    named = kept(shapes.DEEPSEEK_V32 | {"indexer_types": words, "num_hidden_layers": 5})
+    assert named == [("latent", None, 5, 1152), ("indexer", None, 3, 132)]
+
+
+def test_layer_types_go_before_a_window_that_is_switched_on() -> None:
+    words = ["full_attention", "sliding_attention"] * 24
+    switched = shapes.QWEN3_MOE | {"use_sliding_window": True, "sliding_window": 512, "layer_types": words}
+    assert kept(switched) == [("full", None, 24, 2048), ("window", 512, 24, 2048)]
 
 
 def test_a_window_of_zero_or_one_that_is_not_used_is_none() -> None:
@@ -101,8 +110,11 @@ def test_a_window_of_zero_or_one_that_is_not_used_is_none() -> None:
         (shapes.LLAMA_8B, {"layer_types": ["odd"] * 32}, r"layer_types\[0\]: is odd"),
         (shapes.LLAMA_8B, {"quantization_config": {"kv_cache_scheme": {"num_bits": 4}}}, "scheme: stores"),
         (shapes.MIXTRAL, {"num_key_value_heads": None}, "num_key_value_heads: is missing"),
+        (shapes.QWEN2_WINDOW, {"max_window_layers": None}, "max_window_layers: is missing"),
+        (shapes.QWEN3_MOE, {"use_sliding_window": True}, "layer_types: is missing, and use_sliding_window"),
         (shapes.GPT_OSS, {"sliding_window": "128"}, "sliding_window: is \"128\""),
         (shapes.DEEPSEEK_V3, {"qk_rope_head_dim": None}, "qk_rope_head_dim: is missing"),
+        (shapes.DEEPSEEK_V32, {"index_topk_pattern": "FXS"}, "index_topk_pattern: is no pattern"),
         (shapes.DEEPSEEK_V32, {"index_head_dim": None}, "index_head_dim: is missing"),
         (shapes.KIMI_LINEAR, {"linear_attn_config": {}}, "linear_attn_config.num_heads: is missing"),
         (shapes.MINIMAX_TEXT, {"attn_type_list": None}, "attn_type_list: does not name"),
