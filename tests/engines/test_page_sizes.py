@@ -18,8 +18,8 @@ from tests.unit.geometry.shapes import KINDS
 pytestmark = pytest.mark.engine
 SCRIPT = Path(__file__).parent / "page_sizes_script.py"
 TIMEOUT_S = 300
-NOT_IN_VLLM = {"minimax-text"}
-"""This engine no longer serves it."""
+NOT_IN_VLLM = {"minimax-text", "zamba"}
+"""This engine serves them no longer, or never did."""
 NOT_IN_TRANSFORMERS = {"kimi-k2"}
 """Its own configuration class is in no library: its layers are those of DeepSeek V3."""
 RANKS = {"falcon-7b": (1,), "gemma3n": (1, 2), "falcon-h1": (1, 2, 4)}

@@ -135,6 +135,11 @@ ZAMBA2 = BF16 | {
     "mamba_ngroups": 1, "mamba_d_state": 64, "mamba_d_conv": 4,
     "layers_block_type": (["mamba"] * 5 + ["hybrid"]) * 9,
 }  # fmt: skip
+ZAMBA = BF16 | {
+    "model_type": "zamba", "num_hidden_layers": 76, "hidden_size": 3712, "num_attention_heads": 16,
+    "num_key_value_heads": 16, "attn_layer_period": 6, "attn_layer_offset": 4, "mamba_expand": 2,
+    "n_mamba_heads": 2, "mamba_d_state": 16, "mamba_d_conv": 4,
+}  # fmt: skip
 NEMOTRON_H = BF16 | {
     "model_type": "nemotron_h", "num_hidden_layers": 8, "hidden_size": 4096, "num_attention_heads": 32,
     "num_key_value_heads": 8, "head_dim": 128, "mamba_num_heads": 128, "mamba_head_dim": 64,
@@ -193,6 +198,7 @@ KINDS: dict[str, tuple[dict[str, Any], list[tuple[str, int | None, int, int]]]] 
     "jamba": (JAMBA, [("mamba", None, 28, 49152 + 262144), ("full", None, 4, 4096)]),
     "mamba2": (MAMBA2, [("mamba2", None, 64, 61440 + 2097152)]),
     "zamba2": (ZAMBA2, [("mamba2", None, 54, 31488 + 655360), ("full", None, 9, 20480)]),
+    "zamba": (ZAMBA, [("mamba", None, 76, 44544 + 237568), ("full", None, 13, 29696)]),
     "nemotron-h": (NEMOTRON_H, [("mamba2", None, 4, 61440 + 4194304), ("full", None, 1, 4096)]),
     "lfm2": (LFM2, [("short_conv", None, 10, 8192), ("full", None, 6, 2048)]),
     "falcon-7b": (FALCON_7B, [("full", None, 32, 256)]),
