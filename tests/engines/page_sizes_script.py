@@ -38,6 +38,9 @@ from vllm.v1.kv_cache_interface import (
 
 STATES = {
     "jamba": ("mamba", "jamba", "JambaForCausalLM"),
+    "mamba": ("mamba", "mamba", "MambaForCausalLM"),
+    # its own module needs torchvision, which is not here; it asks the same calculators for the same fields
+    "qwen3_5_text": ("gated_delta", "qwen3_next", "Qwen3NextForCausalLM"),
     "mamba2": ("mamba2", "mamba2", "Mamba2ForCausalLM"),
     "zamba2": ("mamba2", "zamba2", "Zamba2ForCausalLM"),
     "granitemoehybrid": ("mamba2", "granitemoehybrid", "GraniteMoeHybridForCausalLM"),
@@ -71,7 +74,8 @@ def _words(text: Any) -> list[list[tuple[str, int | None]]]:
     model_type = text.model_type
     if getattr(text, "kv_lora_rank", None) and model_type != "kimi_linear":
         indexer = [("indexer", None)] if getattr(text, "index_topk", None) else []
-        return [[("latent", None), *indexer]] * text.num_hidden_layers
+        own = getattr(text, "indexer_types", None) or ["full"] * text.num_hidden_layers
+        return [[("latent", None), *(indexer if word == "full" else [])] for word in own]
     if model_type == "falcon_h1":
         return [[("full", None), ("mamba2", None)]] * text.num_hidden_layers
     words = getattr(text, "layers_block_type", None) if model_type in ("jamba", "zamba2") else None
@@ -153,7 +157,8 @@ def _state(text: Any, config: Any, case: dict[str, Any]) -> MambaSpec:
         )
     _, module, name = STATES[text.model_type]
     model = getattr(importlib.import_module(f"vllm.model_executor.models.{module}"), name)
-    named = "float32" if text.model_type == "nemotron_h" else "auto"  # what its configuration check sets
+    named = getattr(text, "mamba_ssm_dtype", None) or "auto"
+    named = "float32" if text.model_type == "nemotron_h" else named  # as models/config.py sets it
     engine = SimpleNamespace(
         parallel_config=SimpleNamespace(tensor_parallel_size=case["tp"]),
         model_config=SimpleNamespace(hf_config=config, hf_text_config=text, dtype=torch.bfloat16),

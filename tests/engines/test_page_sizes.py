@@ -25,7 +25,7 @@ NOT_IN_TRANSFORMERS = {"kimi-k2"}
 RANKS = {"falcon-7b": (1,), "gemma3n": (1, 2), "falcon-h1": (1, 2, 4)}
 """Where the number of heads allows no more."""
 DTYPES = {
-    "llama": ("fp8", "int8_per_token_head", "fp8_per_token_head", "float32"),
+    "llama": ("fp8", "int8_per_token_head", "int4_per_token_head", "fp8_per_token_head", "float32"),
     "gpt-oss": ("fp8_e5m2", "int8_per_token_head"),
     "deepseek-v3": ("fp8", "float16"),
     "deepseek-v32": ("fp8_ds_mla", "nvfp4_ds_mla"),

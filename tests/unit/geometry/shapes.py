@@ -82,6 +82,11 @@ DEEPSEEK_V3 = BF16 | {
     "num_key_value_heads": 128, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
     "v_head_dim": 128, "q_lora_rank": 1536,
 }  # fmt: skip
+GLM_SPARSE = BF16 | {
+    "model_type": "glm_moe_dsa", "num_hidden_layers": 78, "hidden_size": 6144, "num_attention_heads": 64,
+    "num_key_value_heads": 64, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 192,
+    "v_head_dim": 256, "index_topk": 2048, "index_n_heads": 32, "index_head_dim": 128, "index_topk_freq": 4,
+}  # fmt: skip
 DEEPSEEK_V32 = DEEPSEEK_V3 | {
     "model_type": "deepseek_v32", "index_topk": 2048, "index_n_heads": 64, "index_head_dim": 128,
 }  # fmt: skip
@@ -109,6 +114,13 @@ QWEN3_NEXT = BF16 | {
     "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
     "linear_conv_kernel_dim": 4,
 }  # fmt: skip
+QWEN3_5 = QWEN3_NEXT | {
+    "model_type": "qwen3_5_text", "linear_num_value_heads": 48, "mamba_ssm_dtype": "float32",
+}  # fmt: skip
+OLMO3 = BF16 | {
+    "model_type": "olmo3", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+    "num_key_value_heads": 32, "sliding_window": 4096,
+}  # fmt: skip
 GRANITE_HYBRID = BF16 | {
     "model_type": "granitemoehybrid", "num_hidden_layers": 40, "hidden_size": 4096, "num_attention_heads": 32,
     "num_key_value_heads": 8, "mamba_expand": 2, "mamba_n_heads": 128, "mamba_d_head": 64,
@@ -124,6 +136,10 @@ JAMBA = BF16 | {
     "model_type": "jamba", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
     "num_key_value_heads": 8, "attn_layer_period": 8, "attn_layer_offset": 4, "mamba_expand": 2,
     "mamba_d_state": 16, "mamba_d_conv": 4,
+}  # fmt: skip
+MAMBA = {
+    "model_type": "mamba", "dtype": "bfloat16", "num_hidden_layers": 64, "hidden_size": 2560, "expand": 2,
+    "intermediate_size": 5120, "state_size": 16, "conv_kernel": 4,
 }  # fmt: skip
 MAMBA2 = {
     "model_type": "mamba2", "dtype": "bfloat16", "num_hidden_layers": 64, "hidden_size": 4096, "expand": 2,
@@ -196,6 +212,10 @@ KINDS: dict[str, tuple[dict[str, Any], list[tuple[str, int | None, int, int]]]] 
     "granite-hybrid": (GRANITE_HYBRID, [("mamba2", None, 36, 50688 + 2097152), ("full", None, 4, 4096)]),
     "falcon-h1": (FALCON_H1, [("full", None, 36, 1024), ("mamba2", None, 36, 21504 + 1572864)]),
     "jamba": (JAMBA, [("mamba", None, 28, 49152 + 262144), ("full", None, 4, 4096)]),
+    "mamba": (MAMBA, [("mamba", None, 64, 30720 + 163840)]),
+    "olmo3": (OLMO3, [("window", 4096, 24, 16384), ("full", None, 8, 16384)]),
+    "qwen3.5": (QWEN3_5, [("gated_delta", None, 36, 61440 + 3145728), ("full", None, 12, 2048)]),
+    "glm-sparse": (GLM_SPARSE, [("latent", None, 78, 1152), ("indexer", None, 21, 132)]),
     "mamba2": (MAMBA2, [("mamba2", None, 64, 61440 + 2097152)]),
     "zamba2": (ZAMBA2, [("mamba2", None, 54, 31488 + 655360), ("full", None, 9, 20480)]),
     "zamba": (ZAMBA, [("mamba", None, 76, 44544 + 237568), ("full", None, 13, 29696)]),
