@@ -59,7 +59,7 @@ SELECT
     n.end_ns IS NULL AS is_open, n.span_id,
     (row_number() OVER (ORDER BY place IS NULL, start_ns, place))::INTEGER AS turn
 FROM numbered n LEFT JOIN process_end p USING (process) LEFT JOIN engine_end e ON n.engine = e.engine
-WHERE n.end_ns IS NULL OR n.end_ns >= n.start_ns;
+WHERE n.start_ns IS NOT NULL AND (n.end_ns IS NULL OR n.end_ns >= n.start_ns);
 CREATE TABLE served AS
 WITH membership AS (
     SELECT (row_number() OVER () - 1)::INTEGER AS step, unnest(members) AS m FROM span WHERE op = 'step'
@@ -193,6 +193,7 @@ FROM ended WHERE op = 'load';
 _INTERVALS = """
 SELECT a.number, l.layer::TINYINT AS layer, l.is_open, l.s, l.e$owners
 FROM layered l JOIN arrived a USING (request_id)
+WHERE l.s IS NOT NULL  -- what has no time is in no window; a null would make floats of all the others
 ORDER BY number
 """
 

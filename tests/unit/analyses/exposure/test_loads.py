@@ -159,3 +159,22 @@ def test_intervals_exactly_back_to_back_are_one_time_and_two_spans(tmp_path: Pat
     run = drawn(tmp_path, request(0, 20), load(0, 10), load(10, 20))
     assert part(run, "host->gpu")[:2] == (20, 20)
     assert path(run) == [(0, 10, "host->gpu", 2), (10, 20, "host->gpu", 3)]
+
+
+def test_a_load_without_times_is_in_no_window_and_leaves_every_other_time_whole(tmp_path: Path) -> None:
+    """SGLang counts the tokens of its loads and times none; unix times are beyond what a float holds."""
+    now = 1_796_030_371_000_000_001
+    timed = load(now + 3, now + 7)
+    untimed = load(0, None, span_id=9, start_ns=None)
+    alone = drawn(tmp_path / "alone", request(now, now + 10), timed)
+    beside = drawn(tmp_path / "beside", request(now, now + 10), timed, untimed)
+    assert path(beside) == path(alone) == [
+        (now, now + 3, "other", None), (now + 3, now + 7, "host->gpu", 2), (now + 7, now + 10, "other", None),
+    ]  # fmt: skip
+    assert exposed(beside) == exposed(alone) == {"host->gpu": 4, "other": 6}
+
+
+def test_a_step_without_times_serves_nobody_at_any_time(tmp_path: Path) -> None:
+    now = 1_796_030_371_000_000_001
+    run = drawn(tmp_path, request(now, now + 10), step(now + 3, now + 7), step(0, None, start_ns=None))
+    assert exposed(run) == {"compute": 4, "other": 6}
