@@ -43,13 +43,15 @@ _SPANS_WITHOUT_OP = """
     GROUP BY name ORDER BY count(*) DESC, name
 """
 _TIMES = """
-    SELECT min(first_ns), max(last_ns) FROM (
-        SELECT min(start_ns) AS first_ns, max(coalesce(end_ns, start_ns)) AS last_ns FROM span
-        UNION ALL SELECT min(time_ns), max(time_ns) FROM block
-        UNION ALL SELECT min(time_ns), max(time_ns) FROM metric
-        UNION ALL SELECT min(time_ns), max(time_ns) FROM request_key
-    )
+    SELECT min(first_ns), max(last_ns), count(*) FROM (
+        SELECT start_ns AS first_ns, coalesce(end_ns, start_ns) AS last_ns FROM span
+        UNION ALL SELECT time_ns, time_ns FROM block
+        UNION ALL SELECT time_ns, time_ns FROM metric
+        UNION ALL SELECT time_ns, time_ns FROM request_key
+    ) WHERE first_ns IS NOT NULL
+    GROUP BY first_ns < 31536000000000000 ORDER BY first_ns < 31536000000000000
 """
+"""Rows of 1970 are of a clock that counts from its own start: beside others they have no place in time."""
 _ROWS = """
     SELECT 'rows', unnest(['span', 'block', 'request_key', 'metric', 'alias', 'identity', 'process', 'loss']),
         unnest([
@@ -91,7 +93,8 @@ def inventory(run: Run) -> pl.DataFrame:
         what: run, input, engine, product, instrument, requests, spans, spans_without_op, time, rows,
             aliases, losses or content_dropped
         name: which one: an operation, a table, a cause, an attribute
-        value: the count, or unix ns for time; null where the fact is a text
+        value: the count, or unix ns for time (rows for without_date: their clocks count from their own
+            start, at 1970); null where the fact is a text
         detail: the fact as text: a version, a state, a source, a time in ISO UTC
     """
     rows = [*_state(run), *_from_run_file(run.meta)]
@@ -100,16 +103,25 @@ def inventory(run: Run) -> pl.DataFrame:
         rows += connection.sql(_ENGINES).fetchall()
     for query in (_PRODUCTS, _INSTRUMENTS, _REQUESTS, _SPANS, _SPANS_WITHOUT_OP):
         rows += connection.sql(query).fetchall()
-    first_ns, last_ns = connection.sql(_TIMES).fetchall()[0]
-    if first_ns is not None:
-        rows += [("time", "first_ns", first_ns, utc(first_ns)), ("time", "last_ns", last_ns, utc(last_ns))]
-        duration_ns = last_ns - first_ns
-        rows.append(("time", "duration_ns", duration_ns if duration_ns < 2**63 else None, None))
+    rows += _times(connection.sql(_TIMES).fetchall())
     for query in (_ROWS, _ALIASES, _LOSSES, _UNTIED):
         rows += connection.sql(query).fetchall()
     dropped = run.meta.get("content_dropped") or {}
     rows += [("content_dropped", name, int(count), None) for name, count in sorted(dropped.items())]
     return pl.DataFrame(rows, schema=_COLUMNS, orient="row")
+
+
+def _times(clocks: list[tuple[int, int, int]]) -> Iterator[Row]:
+    """From when to when, by the clock with a date where there is one."""
+    if not clocks:
+        return
+    (first_ns, last_ns, _), *dateless = clocks
+    duration_ns = last_ns - first_ns
+    yield "time", "first_ns", first_ns, utc(first_ns)
+    yield "time", "last_ns", last_ns, utc(last_ns)
+    yield "time", "duration_ns", duration_ns if duration_ns < 2**63 else None, None
+    for *_, count in dateless:
+        yield "time", "without_date", count, f"rows of clocks without a date, not in these times: {count:,}"
 
 
 def _state(run: Run) -> Iterator[Row]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
-RECORDED = Path(__file__).parents[1] / "unit" / "sources" / "recorded"
+RECORDED = sorted((Path(__file__).parents[1] / "unit").rglob("recorded"))
 SUFFIXES = {".txt", ".json", ".jsonl", ".lct", ".msgpack", ".log", ".ring", ".binpb"}
 CPU_S = 1.0
 
@@ -30,7 +30,7 @@ CPU_S = 1.0
 def largest() -> dict[str, Path]:
     """Of each format the largest recorded file."""
     found: dict[str, Path] = {}
-    files = [path for place in (SAMPLES, RECORDED) for path in place.rglob("*") if path.is_file()]
+    files = [path for place in (SAMPLES, *RECORDED) for path in place.rglob("*") if path.is_file()]
     for path in sorted(files, key=lambda path: path.stat().st_size):
         name = format_of(path) if path.suffix in SUFFIXES else None
         if name in decoders():

@@ -194,6 +194,7 @@ def test_the_lazy_tail_is_never_stored_and_stale_parts_are_counted(lazy: Played)
     tail = {row["request_id"] for row, fate in zip(queued, fates, strict=True) if fate is None}
     stale = {row["request_id"] for row, fate in zip(queued, fates, strict=True) if fate == "stale"}
     assert tail
+    assert stale
     assert all(row["end_ns"] is None for row, fate in zip(queued, fates, strict=True) if fate is None)
     drops = _rows(run, "FROM span WHERE op = 'drop' AND reason = 'stale'")
     assert {row["request_id"] for row in drops} == stale

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.engine
 LONG, SHORT = "cmpl-req-006-0-", "cmpl-req-007-0-"
+LONG_TOKENS = 1500
 """The two that come back from L2, as vLLM calls them: prompts of 1,500 and of 600 tokens, chunks of 256."""
 
 
@@ -63,6 +64,13 @@ def test_a_load_that_failed_in_part_is_partial_and_one_that_did_not_is_loaded(bo
     assert [rows[SHORT][name] for name in picked] == ["loaded", 512, 512, "ok"]
     others = {row["verdict"] for name, row in rows.items() if name not in {LONG, SHORT}}
     assert others == {"miss"}
+
+
+def test_what_did_not_arrive_was_computed_without_a_word(both: Path) -> None:
+    """Nobody selected it: it is computed in the first admission, and counted as nothing else."""
+    row = answer("hit_funnel", both)[LONG]
+    assert row["computed_tokens"] == row["prompt_tokens"] - 512 == LONG_TOKENS - 512
+    assert row["recomputed_tokens"] == 0
 
 
 def test_it_breaks_no_contract(both: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from kvtrace.sources import lmcache_status, prometheus
+from kvtrace.sources import lmcache_status, mooncake_kv_events_status, prometheus
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -263,3 +263,30 @@ def test_no_bytes_of_a_status_page_raise(page: bytes) -> None:
     lmcache_status.looks_like(page)
     found = lmcache_status.decode(page, "s")
     assert bool(found.tables) or found.losses or isinstance(json.loads(page), dict)
+
+
+KV_STATUS = st.fixed_dictionaries(
+    {"enabled": st.booleans() | JSON},
+    optional={
+        name: st.integers(0, 2**53) | JSON
+        for name in ("published_batches", "published_events", "dropped_events", "skipped_unparsed_keys")
+    },
+)
+
+
+@LAW
+@given(st.binary(max_size=60) | (KV_STATUS | JSON).map(json.dumps).map(str.encode))
+def test_no_page_about_kv_events_raises_and_each_count_of_one_is_a_row(page: bytes) -> None:
+    mooncake_kv_events_status.looks_like(page)
+    found = mooncake_kv_events_status.decode(page, "s")
+    rows = found.tables["metric"].to_dicts() if found.tables else []
+    if not rows:
+        assert [loss.cause for loss in found.losses] == ["undecodable"]
+        return
+    said = json.loads(page)
+    counts = {name: said.get(name) for name in ("published_events", "dropped_events")}
+    told = {row["name"].rpartition(".")[2]: row["value"] for row in rows}
+    for name, count in counts.items():
+        known = isinstance(count, int) and not isinstance(count, bool) and 0 <= count < 2**63
+        assert not known or told[name] == count
+    assert told["enabled"] == float(said["enabled"])

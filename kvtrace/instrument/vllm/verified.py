@@ -20,7 +20,7 @@ _CLIENT = (
 )
 _INPROCESS = (
     "LMCache has no connector for a CPU's KV cache; its engine's lookups, pins, stores and tiers run here "
-    "without vLLM"
+    "without vLLM; its layerwise and asynchronous calls are not seen"
 )
 
 CONNECTORS: dict[str, tuple[str, str]] = {

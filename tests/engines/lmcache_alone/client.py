@@ -140,6 +140,7 @@ def hung(client):
         "healthy": status["is_healthy"],
         "active": status["active_prefetch_jobs"],
         "page": client.page("/healthcheck"),
+        "threads": client.page("/periodic-threads-health"),
     }
 
 

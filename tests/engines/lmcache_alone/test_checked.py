@@ -54,6 +54,7 @@ def test_a_healthy_server_passes(plain: Played, tmp_path: Path) -> None:
 
 def test_a_hung_backend_is_found_while_every_page_is_green(hung: Played, tmp_path: Path) -> None:
     assert (hung.said["page"]["status"], hung.said["healthy"]) == ("healthy", True)
+    assert hung.said["threads"]["healthy"] is True
     code, rows = checked(hung.run, tmp_path, "--bound-s", str(BOUND_S))
     assert code == 1
     ((invariant, severity, request, detail),) = violated(rows)

@@ -89,6 +89,24 @@ def test_one_that_never_got_a_first_token_counts_with_its_time_to_the_last_recor
     assert explain(run, worst=3)["request_id"].unique(maintain_order=True).to_list() == ["r1", "r0", "r2"]
 
 
+def test_what_is_only_predicted_is_not_among_the_worst_of_those_that_happened(tmp_path: Path) -> None:
+    """A workload trace beside a recording: its arrivals lie in 1970, and nobody served them."""
+    now = 1_796_030_371_000_000_000
+    traced = request(1_000_000_000, None, request_id="trace:1", evidence="predicted")
+    real = [request(now, now + 9), request(now + 1, now + 3, request_id="r1")]
+    both = write_run(tmp_path / "both", span=[traced, *real])
+    assert explain(both, worst=3)["request_id"].unique(maintain_order=True).to_list() == ["r0", "r1"]
+    alone = write_run(tmp_path / "alone", span=[traced])
+    assert explain(alone)["request_id"].unique().to_list() == ["trace:1"]
+
+
+def test_the_last_record_of_a_clock_without_a_date_is_one_of_that_clock(tmp_path: Path) -> None:
+    now = 1_796_030_371_000_000_000
+    open_in_1970 = request(1_000_000_000, None, request_id="old")
+    run = write_run(tmp_path / "run", span=[open_in_1970, request(now, now + 9)])
+    assert explain(run, worst=1)["request_id"].unique().to_list() == ["r0"]
+
+
 def test_a_name_of_several_requests_is_refused_with_their_ids(kill: Run) -> None:
     with pytest.raises(UsageError, match="twice names 2 requests: cmpl-r0-0-aa and cmpl-r1-0-bb"):
         explain(kill, requests=("twice",))

@@ -37,6 +37,17 @@ def test_times_are_exact_to_the_nanosecond(tmp_path: Path) -> None:
     ]
 
 
+def test_rows_of_a_clock_without_a_date_do_not_make_a_run_of_56_years(tmp_path: Path) -> None:
+    dated = {"op": "request", "request_id": "a", "start_ns": T0_NS, "end_ns": T0_NS + 5}
+    dateless = {"op": "request", "request_id": "b", "start_ns": 1_000_000_000, "evidence": "predicted"}
+    both = inventory(write_run(tmp_path / "both", span=[dateless, dated])).filter(what="time")
+    assert both.select("name", "value").rows() == [
+        ("first_ns", T0_NS), ("last_ns", T0_NS + 5), ("duration_ns", 5), ("without_date", 1),
+    ]  # fmt: skip
+    alone = inventory(write_run(tmp_path / "alone", span=[dateless])).filter(what="time")
+    assert alone["value"].to_list() == [1_000_000_000, 1_000_000_000, 0]
+
+
 def test_spans_without_an_operation_are_counted_by_name(tmp_path: Path) -> None:
     spans = [{"op": None, "name": "mystery"}, {"op": None, "name": "mystery"}, {"op": None}, {"op": "step"}]
     frame = inventory(write_run(tmp_path / "run", span=spans))

@@ -10,6 +10,7 @@ import pytest
 from google.protobuf.any_pb2 import Any as AnyMessage
 from kvtrace.collect.addresses import Address
 from kvtrace.collect.intake import Intake
+from kvtrace.collect.otlp import grpc_server
 from kvtrace.collect.otlp.door import Door
 from kvtrace.collect.otlp.grpc_server import GrpcServer
 from kvtrace.collect.otlp.received import Otlp
@@ -102,6 +103,22 @@ def test_what_is_not_taken_is_said_to_be_unimplemented(tmp_path: Path) -> None:
     assert refused.code() is grpc.StatusCode.UNIMPLEMENTED
     assert collecting.report is not None
     assert collecting.report.sources[0].notes == ("nothing came: no exporter sent anything",)
+
+
+def test_connections_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_server, "MAX_CONNECTIONS", 2)
+    with collector(tmp_path, otlp_grpc=FREE) as collecting:
+        where = collecting.address("otlp-grpc")
+        apart = (("grpc.use_local_subchannel_pool", 1),)  # else all channels of a process share a connection
+        held = [grpc.insecure_channel(where, apart) for _ in range(2)]
+        for channel in held:
+            channel.unary_unary(TRACES.call)(loads(1), timeout=20)
+        with grpc.insecure_channel(where, apart) as third, pytest.raises(grpc.RpcError) as caught:
+            third.unary_unary(TRACES.call)(loads(1), timeout=5)
+        assert caught.value.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
+        for channel in held:
+            channel.close()
+    assert collecting.sql("SELECT count(*) FROM span").item() >= 1
 
 
 @pytest.fixture

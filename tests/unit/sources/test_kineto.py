@@ -48,6 +48,33 @@ def test_a_copy_is_a_load_on_the_devices_clock_with_its_call_as_submit() -> None
     assert said(row) == {"correlation": "41", "launch": "cudaMemcpyAsync", "thread": "7", "pid": "514683"}
 
 
+def test_copies_of_an_old_trace_with_unix_times_in_its_events_are_those_that_a_v100_made() -> None:
+    """The numbers of a public trace of a Tesla V100: no base time, whole microseconds, a stream by its name."""
+    made = ((1621401187224533, 1621401187224556, 640, 311), (1621401187224752, 1621401187224767, 128, 323))
+    events = [
+        {
+            "ph": "X", "cat": "Memcpy", "name": "Memcpy HtoD (Pageable -> Device)", "pid": 0,
+            "tid": "stream 7", "ts": started, "dur": 1,
+            "args": {"device": 0, "context": 1, "stream": 7, "correlation": number, "bytes": size},
+        }
+        for _, started, size, number in made
+    ] + [
+        {
+            "ph": "X", "cat": "Runtime", "name": "cudaMemcpyAsync", "pid": 24572, "tid": "24572",
+            "ts": called, "dur": 12, "args": {"cbid": 41, "correlation": number},
+        }
+        for called, _, _, number in made
+    ]  # fmt: skip
+    found = decoded(kineto, json.dumps({"schemaVersion": 1, "traceEvents": events}).encode())
+    rows = sorted(copies(found), key=lambda row: row["start_ns"])
+    assert [(row["submit_ns"], row["start_ns"], row["end_ns"], row["bytes"]) for row in rows] == [
+        (called * 1000, started * 1000, (started + 1) * 1000, size) for called, started, size, _ in made
+    ]
+    assert {(row["op"], row["device"], row["stream"], row["request_id"]) for row in rows} == {
+        ("load", "cuda:0", "7", None)
+    }
+
+
 @pytest.mark.parametrize(
     ("name", "op", "tier_from", "tier_to"),
     [

@@ -5,6 +5,8 @@
 
 Written for LMCache 0.5.5 and run here on its own engine, storage and local tiers; not inside vLLM: this
 LMCache has no connector for a CPU's KV cache ("No supported cpu connector found") and then finds nothing.
+Not seen: layerwise stores and retrieves (`store_layer`, `retrieve_layer`), lookups sent ahead
+(`async_lookup_and_prefetch`), and the client of the lookup server.
 """
 
 from __future__ import annotations
