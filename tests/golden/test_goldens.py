@@ -75,7 +75,8 @@ def test_no_recorded_answer_is_left_over(analysis: str) -> None:
 
 
 @pytest.mark.parametrize("analysis", ORDER)
-def test_a_row_is_named_by_its_columns(sample: Callable[[str], Run], analysis: str) -> None:
+def test_a_row_is_named_by_its_columns(analysis: str) -> None:
+    """Of the recorded answers, which the first test holds to be the answers."""
     for name in NAMES:
-        keys = answer(analysis, sample(name)).select(ORDER[analysis])
+        keys = pl.read_csv(HERE / analysis / f"{name}.csv", infer_schema=False).select(ORDER[analysis])
         assert keys.is_duplicated().sum() == 0
