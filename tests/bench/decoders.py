@@ -3,20 +3,24 @@
 Rows and megabytes a CPU second, beside what reading the same bytes into Python objects alone costs (msgspec
 for JSON and msgpack, protobuf's own classes, splitting lines for text): a ratio in one run. The files are
 small, so the fixed cost of a part shows; formats with a benchmark of their own are import_otlp, kv_events,
-prometheus, kineto and nsight.
+prometheus, kineto and nsight. Four formats of which no file is recorded here, or a tiny one, are drawn.
 """
 
 from __future__ import annotations
 
+import json
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from kvtrace.importer.formats import decoders, format_of
+from kvtrace.importer.formats import HASH_LOG, decoders, format_of
+from kvtrace.sources import lmcache_hash_log
 from kvtrace.sources.decoded import Options
 from kvtrace.sources.stream import open_input
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+from tests.unit.sources import test_kvbm_recorder, test_sglang_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +29,7 @@ SAMPLES = Path(__file__).parents[2] / "sample_traces"
 RECORDED = sorted((Path(__file__).parents[1] / "unit").rglob("recorded"))
 SUFFIXES = {".txt", ".json", ".jsonl", ".lct", ".msgpack", ".log", ".ring", ".binpb"}
 CPU_S = 1.0
+DRAWN_REQUESTS = 2_000
 
 
 def largest() -> dict[str, Path]:
@@ -38,8 +43,32 @@ def largest() -> dict[str, Path]:
     return found
 
 
+def drawn(folder: Path) -> dict[str, Path]:
+    """Files of formats that nothing recorded here is large enough of."""
+    life = "".join(json.dumps(call) + "\n" for call in test_kvbm_recorder.LIFE)
+    lines = [f"[2026-11-30 08:00:00] {test_sglang_log.SUCCESS}\n"] * DRAWN_REQUESTS
+    lookup = {
+        "timestamp": 1.8e9, "request_id": "r", "model_name": "m", "chunk_size": 256, "seq_len": 8192,
+        "chunk_hashes": [f"0x{number:064x}" for number in range(32)],
+    }  # fmt: skip
+    status = {"enabled": True, "published_batches": 1, "published_events": 2, "dropped_events": 0}
+    files = {
+        "kvbm-recorder": "".join(life.replace('"r"', f'"r{number}"') for number in range(DRAWN_REQUESTS)),
+        "sglang-log": f"[2026-11-30 08:00:00] {test_sglang_log.FILE}\n" + "".join(lines),
+        "lmcache-hash-log": (json.dumps(lookup) + "\n") * DRAWN_REQUESTS,
+        "mooncake-kv-events-status": json.dumps(status | {"skipped_unparsed_keys": 0}),
+    }
+    found = {}
+    for name, text in files.items():
+        found[name] = folder / f"{name}.drawn.{'log' if name == 'sglang-log' else 'jsonl'}"
+        found[name].write_text(text)
+    return found
+
+
 def rows_of(name: str, path: Path) -> int:
     """How many rows the decoder makes of the file."""
+    if name == HASH_LOG:
+        return len(lmcache_hash_log.decode(path.read_bytes().splitlines(), path.name).keys)
     with open_input(path) as stream:
         parts = decoders()[name].read(stream, path.name, Options(digest_key=b"k" * 32))
         return sum(frame.height for part in parts for frame in part.tables.values())
@@ -82,10 +111,11 @@ def cpu_s(call: Callable[..., Any], *arguments: Any) -> float:
 def main() -> None:
     """One line a format."""
     print(f"{'format':28}{'rows/CPU s':>12}{'MB/CPU s':>10}{'x bare parse':>14}  file")
-    for name, path in sorted(largest().items()):
-        own, plain = cpu_s(rows_of, name, path), cpu_s(bare, path)
-        rows, megabytes = rows_of(name, path) / own, path.stat().st_size / 1e6 / own
-        print(f"{name:28}{rows:12,.0f}{megabytes:10.1f}{own / plain:14.1f}  {path.name}")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, path in sorted((largest() | drawn(Path(folder))).items()):
+            own, plain = cpu_s(rows_of, name, path), cpu_s(bare, path)
+            rows, megabytes = rows_of(name, path) / own, path.stat().st_size / 1e6 / own
+            print(f"{name:28}{rows:12,.0f}{megabytes:10.1f}{own / plain:14.1f}  {path.name}")
 
 
 if __name__ == "__main__":
