@@ -1,7 +1,8 @@
 """An input as a stream of decompressed bytes that cannot exhaust the machine, and says what it lost.
 
-gzip and zstd are told by their magic bytes; files of several members or frames are read to the end. A
-stream that is cut, corrupt or a bomb ends early: what came before is kept, the rest is in `losses`.
+gzip and zstd are told by their magic bytes; files of several members or frames are read to the end. The mark
+that some editors and shells put before UTF-8 is no content. A stream that is cut, corrupt or a bomb ends
+early: what came before is kept, the rest is in `losses`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+UTF8_MARK = b"\xef\xbb\xbf"
 CHUNK_BYTES = 1 << 15
 
 
@@ -144,6 +146,10 @@ class Stream:
             found = self._reader.read(CHUNK_BYTES if self._compressed else MIB)
         except (OSError, EOFError, zlib.error):
             return self._end("compressed input is cut or corrupt: the rest is lost")
+        if not self._expanded_bytes and found.startswith(UTF8_MARK):
+            found, self._expanded_bytes = found.removeprefix(UTF8_MARK), len(UTF8_MARK)
+            if not found:
+                return self._next()
         self._expanded_bytes += len(found)
         if self._compressed and self._expanded_bytes > self._limits.max_expanded_bytes:
             return self._end(f"expands beyond {self._limits.max_expanded_bytes:,} bytes: reading stopped")

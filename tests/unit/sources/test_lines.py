@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +10,7 @@ from kvtrace.sources.lines import lines
 from kvtrace.sources.stream import Limits, Undecodable, open_input
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -43,3 +45,15 @@ def test_a_line_beyond_the_limit_is_skipped_and_said_and_the_next_one_read(tmp_p
 
 def test_an_empty_file_has_no_lines(tmp_path: Path) -> None:
     assert _read(tmp_path / "f", b"") == []
+
+
+@pytest.mark.parametrize("write", [bytes, gzip.compress])
+def test_the_mark_before_utf_8_is_no_part_of_the_first_line(
+    tmp_path: Path, write: Callable[[bytes], bytes]
+) -> None:
+    """Windows' editors and shells put it there; only the first one of a file is one."""
+    mark = b"\xef\xbb\xbf"
+    assert _read(tmp_path / "f", write(mark + b"{}\n" + mark + b"x\n")) == [[b"{}", mark + b"x"]]
+    assert _read(tmp_path / "only", write(mark)) == []
+    with open_input(tmp_path / "f") as stream:
+        assert stream.peek(2) == b"{}"

@@ -216,3 +216,10 @@ def test_reports_of_one_log_are_pages_of_which_counters_grow(tmp_path: Path) -> 
         for part in ("eviction", "mem_eviction")
         for name, grown in (("success", 5), ("attempts", 5), ("keys", 12), ("size_bytes", 24 * MIB))
     }
+
+
+@pytest.mark.parametrize("file", ["master.cpp", "client.cpp", "segment.cpp"])
+def test_a_log_of_another_program_whose_file_is_called_the_same_is_not_mooncake_s(file: str) -> None:
+    """Mesos' master and brpc's examples write glog too: no process of Mooncake comes out of them."""
+    line = f"I1130 09:00:00.123456 12345 {file}:383] Master 2a (host) started on 10.0.0.1:5050\n"
+    assert not mooncake_log.looks_like(line.encode() * 3)
