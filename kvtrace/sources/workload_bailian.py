@@ -42,7 +42,8 @@ def looks_like(head: bytes) -> bool:
 
 
 def _is_one(value: Any) -> bool:
-    return isinstance(value, dict) and {"chat_id", "timestamp", "input_length"} <= set(value)
+    named = isinstance(value, dict) and {"chat_id", "timestamp", "input_length"} <= set(value)
+    return named and ("parent_chat_id" in value or "hash_ids" in value)  # else it is some bot's log of chats
 
 
 def read(stream: Stream, source: str, options: Options) -> Iterator[Decoded]:

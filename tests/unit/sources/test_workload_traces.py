@@ -215,3 +215,10 @@ def test_a_trace_in_many_parts_is_the_same_trace() -> None:
         for line in lines
         for key in line["hash_ids"]  # type: ignore[attr-defined]
     ]
+
+
+def test_a_bot_s_log_of_chats_is_no_workload_trace(tmp_path: Path) -> None:
+    """It says chat, time and length as well: as rows it would be requests of nobody's engine."""
+    said = {"chat_id": -100, "timestamp": 1796000000, "input_length": 12, "text": "hello"}
+    (tmp_path / "chats.jsonl").write_text(f"{json.dumps(said)}\n" * 3)
+    assert format_of(tmp_path / "chats.jsonl") is None
