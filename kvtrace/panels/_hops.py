@@ -137,8 +137,10 @@ def hops(run: Run, requests: Sequence[str]) -> pl.DataFrame:
 def phases(hop: dict[str, Any]) -> list[Phase]:
     """What of a hop can be told apart, in time order.
 
-    An interval that two clocks turn round (reported before its end) is no phase.
+    An interval that two clocks turn round (reported before its end) is no phase; one without times has none.
     """
+    if hop["start_ns"] is None:
+        return []
     body = _BODY[hop["body"]]
     asked, start, end = hop["asked_ns"], hop["start_ns"], hop["end_ns"]
     reported, usable = hop["reported_ns"], hop["usable_ns"]

@@ -118,6 +118,8 @@ def _life(request: dict[str, Any]) -> list[Bar]:
 
 def _bars(row: dict[str, Any], arrival: int, bound: str | None, *, apart: bool) -> list[Bar]:
     """A segment of the path (it has a class), a recorded span (it has an op), or a hop, phase by phase."""
+    if row["start_ns"] is None:  # counted by who does not time it
+        return []
     start = row["start_ns"] - arrival
     end = None if row["end_ns"] is None else row["end_ns"] - arrival
     if "class" in row:

@@ -15,13 +15,18 @@ if TYPE_CHECKING:
 
 _SLOWEST = """
 WITH last AS (
-    SELECT max(coalesce(end_ns, start_ns)) AS last_ns FROM span
+    SELECT start_ns < 31536000000000000 AS is_dateless, max(coalesce(end_ns, start_ns)) AS last_ns
+    FROM span GROUP BY is_dateless
+), asked AS MATERIALIZED (
+    SELECT *, evidence IS NOT DISTINCT FROM 'predicted' AS is_predicted FROM request
+), meant AS (
+    FROM asked WHERE NOT is_predicted OR NOT EXISTS (FROM asked WHERE NOT is_predicted)
 ), timed AS (
     SELECT
         *, TRY(coalesce(end_ns, last_ns) - start_ns) AS e2e_ns,
         CASE WHEN end_ns IS NULL AND first_token_ns IS NULL THEN TRY(last_ns - start_ns)
             ELSE ttft_ns END AS waited_ns
-    FROM request CROSS JOIN last
+    FROM meant JOIN last ON (start_ns < 31536000000000000) IS NOT DISTINCT FROM is_dateless
 ), ended AS (
     SELECT request_id, row_number() OVER (ORDER BY e2e_ns DESC, request_id) AS place
     FROM (
@@ -38,12 +43,13 @@ WITH last AS (
 SELECT
     request_id, start_ns, end_ns, first_token_ns, ttft_ns, duration_ns, prompt_tokens, output_tokens,
     gpu_hit_tokens, status, engine, e2e_ns AS shown_ns, ended.place AS e2e_place, started.place AS ttft_place,
-    (SELECT count(*) FROM request) AS ranked
+    (SELECT count(*) FROM meant) AS ranked
 FROM timed LEFT JOIN ended USING (request_id) LEFT JOIN started USING (request_id)
 WHERE ended.place IS NOT NULL OR started.place IS NOT NULL
 ORDER BY e2e_place NULLS LAST, ttft_place
 """
-"""An unfinished request is ranked by how long it had been open when the run's last record was made."""
+"""An unfinished request is ranked by how long it had been open at the last record of its clock; rows of
+1970 have one without a date. Forecasts are ranked where nothing happened."""
 
 _OWN = """
 SELECT request_id, op, start_ns, end_ns, reason, outcome, found_tokens AS tokens, component

@@ -15,7 +15,7 @@ from kvtrace.panels._hop_words import cells, copied, words
 from kvtrace.panels._hops import hops
 from kvtrace.panels._lanes import PATH, Bar, Lanes, lanes, longest
 from kvtrace.panels._layout import sentence
-from kvtrace.panels._text import count, duration, plain, size, visible
+from kvtrace.panels._text import count, duration, many, plain, size, visible
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -154,6 +154,9 @@ def notes(frames: Timeline) -> tuple[str, ...]:
     drawn = frames.spans["number"].drop_nulls().len()
     if drawn < frames.hops.height:
         said.append(f"The {drawn:,} longest of {frames.hops.height:,} hops are drawn; the table has all.")
+    if untimed := frames.hops["start_ns"].null_count():
+        are = "is" if untimed == 1 else "are"
+        said.append(f"{many(untimed, 'hop')} without times {are} in the table alone.")
     if frames.hops.filter(pl.col("body") == "whole").height:
         said.append(
             "Copy not seen: only who asked and was answered was watched; submit, copy and poll lie inside."

@@ -255,6 +255,28 @@ def test_a_request_without_a_transfer_is_shown_and_says_so(tmp_path: Path) -> No
     assert timeline.table(frames) is None
 
 
+def test_a_load_whose_times_nobody_took_is_in_the_table_and_in_no_lane(tmp_path: Path) -> None:
+    """SGLang counts the tokens of a request's loads and times none."""
+    untimed = span("r0", "load", 0, None, 9, **HOST, tokens=64) | {"start_ns": None}
+    run = drawn(tmp_path, untimed)
+    assert hops(run, ("r0",)).height == 1
+    assert told(run) == []
+    frames = timeline.data(run)
+    assert timeline.draw(frames).data
+    assert "1 hop without times is in the table alone." in timeline.notes(frames)
+    assert "64" in timeline.table(frames).rows[0]
+    assert slowest.draw(slowest.data(run)).data
+
+
+def test_the_slowest_are_not_those_of_a_trace_that_counts_from_1970(tmp_path: Path) -> None:
+    forecast = request("trace:1", 0, None, None) | {"start_ns": 1_000_000_000, "evidence": "predicted"}
+    both = slowest.data(drawn(tmp_path / "both", forecast)).requests
+    assert both["request_id"].to_list() == ["r0"]
+    waiting = request("old", 0, None, None) | {"start_ns": 1_000_000_000}
+    clocks = slowest.data(drawn(tmp_path / "clocks", waiting)).requests
+    assert clocks.select("request_id", "shown_ns").rows() == [("r0", 90 * MS), ("old", 0)]
+
+
 def test_of_many_hops_the_longest_are_drawn_and_the_table_has_all(tmp_path: Path) -> None:
     rows = [
         copied(1 + number, 2 + number, 3 + 2 * number, transfer_id=f"t{number}") | {"span_id": 200 + number}
