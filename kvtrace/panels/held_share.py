@@ -10,6 +10,7 @@ import polars as pl
 from kvtrace.errors import UsageError
 from kvtrace.panels._card import Table
 from kvtrace.panels._layout import axis, blank, sentence
+from kvtrace.panels._origin import first_ns
 from kvtrace.panels._text import count, many, plain, share, visible
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def data(run: Run, *, most: int = 4000, top: int = 10) -> HeldShare:
     connection.register("kept", kept.to_arrow())
     holders = connection.sql(_LONGEST, params={"top": top}).pl()
     connection.unregister("kept")
-    first = connection.sql("SELECT min(start_ns) AS ns FROM span WHERE op IS NOT NULL").pl()["ns"][0]
+    first = first_ns(run)
     return HeldShare(
         _highest(rows, most), holders, first, kept.height, rows.height, None if rows.height else _NOTHING
     )

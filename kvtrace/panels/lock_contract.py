@@ -40,11 +40,11 @@ _DOT, _LONGEST = "#1c222b", 100
 
 _RECORDED = """
 WITH seen AS (
-    SELECT min(start_ns) AS first_ns, max(greatest(start_ns, end_ns)) AS last_ns FROM span
-    WHERE op IS NOT NULL
-    UNION ALL SELECT min(time_ns), max(time_ns) FROM block
+    SELECT start_ns AS first_ns, greatest(start_ns, end_ns) AS last_ns FROM span WHERE op IS NOT NULL
+    UNION ALL SELECT time_ns, time_ns FROM block
 )
-SELECT min(first_ns), max(last_ns) FROM seen
+SELECT coalesce(min(first_ns) FILTER (first_ns >= 31536000000000000), min(first_ns)), max(last_ns)
+FROM seen  -- rows of 1970 are of a clock without a date
 """
 
 

@@ -10,6 +10,7 @@ import polars as pl
 from kvtrace.errors import UsageError
 from kvtrace.panels._card import Table
 from kvtrace.panels._layout import axis, blank, sentence
+from kvtrace.panels._origin import first_ns
 from kvtrace.panels._text import NOT_OBSERVED, count, many, plain, size, visible
 
 if TYPE_CHECKING:
@@ -60,13 +61,10 @@ def data(run: Run, *, shown: Literal["keys", "tokens"] = "keys", most: int = 200
     if shown not in ("keys", "tokens") or not 100 <= most <= 20_000:
         raise UsageError("residency: shown must be keys or tokens, most between 100 and 20000.")
     rows = residency(run, most=most)
-    first = run.connection().sql(
-        "SELECT least((SELECT min(start_ns) FROM span), (SELECT min(time_ns) FROM block)) AS ns"
-    )
+    every = "(SELECT start_ns FROM span UNION ALL SELECT time_ns FROM block)"
     timed = pl.col("time_ns").is_not_null()
-    return Residency(
-        rows.filter(timed), rows.filter(~timed), first.pl()["ns"][0], shown, None if rows.height else _NOTHING
-    )
+    first, empty = first_ns(run, of=every), None if rows.height else _NOTHING
+    return Residency(rows.filter(timed), rows.filter(~timed), first, shown, empty)
 
 
 def draw(frames: Residency) -> go.Figure:

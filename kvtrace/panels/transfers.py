@@ -11,6 +11,7 @@ from kvtrace.errors import UsageError
 from kvtrace.panels import _palette
 from kvtrace.panels._card import Table
 from kvtrace.panels._layout import axis, blank, sentence
+from kvtrace.panels._origin import FIRST_DATE_NS, first_ns
 from kvtrace.panels._text import NONE, NOT_OBSERVED, count, duration, many, plain, size, visible
 
 if TYPE_CHECKING:
@@ -95,6 +96,8 @@ class Transfers:
     start_ns: int | None
     most: int
     empty: str | None = None
+    dateless: int = 0
+    """Of the sample, those that no date places beside the others."""
 
 
 def data(run: Run, *, most: int = 2000) -> Transfers:
@@ -108,13 +111,17 @@ def data(run: Run, *, most: int = 2000) -> Transfers:
     connection = run.connection()
     paths = connection.sql(_PATHS).pl()
     sample = connection.sql(_SAMPLE, params={"most": most}).pl()
-    first = connection.sql("SELECT min(start_ns) AS ns FROM span WHERE op IS NOT NULL").pl()["ns"][0]
+    first = first_ns(run)
+    dated = pl.col("start_ns").is_null() | (pl.col("start_ns") >= FIRST_DATE_NS)
+    placed = sample.filter(dated) if first is not None and first >= FIRST_DATE_NS else sample
     rank = [
         pl.col(column).replace_strict(dict(zip(_TIERS, range(6), strict=True)), default=6)
         for column in ("tier_from", "tier_to")
     ]
     op = pl.col("op").replace_strict({"load": 0, "store": 1, "drop": 2}, default=3)
-    return Transfers(sample, paths.sort(op, *rank), first, most, None if paths.height else _NOTHING)
+    empty = None if paths.height else _NOTHING
+    dateless = sample.height - placed.height
+    return Transfers(placed, paths.sort(op, *rank), first, most, empty, dateless)
 
 
 def draw(frames: Transfers) -> go.Figure:
@@ -218,12 +225,14 @@ def notes(frames: Transfers) -> tuple[str, ...]:
         return ()
     total, drawn = int(frames.paths["transfers"].sum()), frames.sample.height
     said = []
-    if drawn < total:
+    if drawn + frames.dateless < total:
         said.append(
             f"Sampled: {drawn:,} of {total:,} are drawn (limit {frames.most:,}): the {frames.most // 4:,} "
             f"largest, the {frames.most // 4:,} longest or without an end, and {frames.most // 2:,} of all, "
             "chosen by a hash. The table counts all of them."
         )
+    if frames.dateless:
+        said.append("Transfers of a clock without a date are in the table alone.")
     return tuple(said)
 
 
