@@ -13,7 +13,7 @@ from kvtrace.schema.frames import MAGIC
 from kvtrace.schema.layout import RUN_FILE
 from kvtrace.sources import lmcache_hash_log, recording
 from kvtrace.sources.otlp.sniffing import BODY, FRAMES, HEAD_BYTES, JSON, sniff
-from kvtrace.sources.stream import open_input
+from kvtrace.sources.stream import GZIP_MAGIC, ZSTD_MAGIC, open_input
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,6 +80,17 @@ def chosen(path: Path, wanted: str) -> str | None:
         return covered[0]
     seen = format_of(path)
     return seen if seen in covered else covered[0]
+
+
+def wrapped(path: Path) -> str | None:
+    """What around a file's content keeps it from being known, and what to do; None when nothing does."""
+    with open_input(path) as stream:
+        head = stream.peek(HEAD_BYTES)
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "is UTF-16; write it as UTF-8 (iconv -f UTF-16 -t UTF-8)"
+    if head.startswith((GZIP_MAGIC, ZSTD_MAGIC)):
+        return "is compressed twice; decompress it once"
+    return None
 
 
 def torn(path: Path) -> list[str]:

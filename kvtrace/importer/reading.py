@@ -76,6 +76,8 @@ def read_inputs(
         if kind is None and path.is_file() and not size:
             reports.append(InputReport(path, "empty", 0, 0, {}, ("holds no bytes",)))
         elif kind is None and named:
+            if path.is_file() and (why := formats.wrapped(path)):
+                raise UnknownFormatError(f"{path}: {why}.")
             raise UnknownFormatError(
                 f"{path}: is nothing that kvtrace knows; it reads {', '.join(formats.FORMATS)} and runs. "
                 "Name the format with --format if it is one of them."
@@ -113,7 +115,8 @@ def _unknown(path: Path, source: str, staging: Staging) -> InputReport:
     torn = formats.torn(path)
     staging.losses.extend(Loss(source, "undecodable", 1, detail=detail) for detail in torn)
     lost = {"undecodable": len(torn)} if torn else {}
-    return InputReport(path, "unknown", 0, 0, lost, ("is nothing that this version reads; left out",))
+    why = formats.wrapped(path) or "is nothing that this version reads"
+    return InputReport(path, "unknown", 0, 0, lost, (f"{why}; left out",))
 
 
 def _readable(path: Path) -> None:

@@ -394,3 +394,17 @@ def test_an_interrupted_import_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         import_files([written(tmp_path / "good", GOOD)], tmp_path / "run", on_progress=interrupt)
     assert [path.name for path in tmp_path.iterdir()] == ["good"]
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("a log\n".encode("utf-16"), "is UTF-16; write it as UTF-8"),
+        (gzip.compress(gzip.compress(GOOD)), "is compressed twice; decompress it once"),
+        (gzip.compress(zstd(GOOD)), "is compressed twice; decompress it once"),
+        (b"a log\n", "is nothing that kvtrace knows"),
+    ],
+)
+def test_what_keeps_a_file_from_being_known_is_said(tmp_path: Path, content: bytes, why: str) -> None:
+    (tmp_path / "f").write_bytes(content)
+    assert why in refused(tmp_path / "f", out=tmp_path / "run", kind=UnknownFormatError)
