@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from kvtrace.importer import import_files
 from tests.unit.importer.drawn import (
     EXTERNAL,
     INTERNAL,
@@ -22,9 +23,6 @@ from tests.unit.importer.drawn import (
     store,
     tables,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SOME = (
     llm_request(EXTERNAL, 10, 100, first_ms=50, queue_ms=5),
@@ -110,3 +108,13 @@ def test_a_span_that_came_twice_does_not_stand_in_for_one_that_was_lost(tmp_path
         ("duplicate", None, 1),
         ("unclean_end", "lookup", 1),
     ]
+
+
+def test_a_file_that_is_there_twice_under_two_names_is_said(tmp_path: Path) -> None:
+    """Lines of a log have no ids; pages of two idle replicas may be equal too."""
+    log = Path(__file__).parents[1] / "sources" / "recorded" / "mooncake-master.log"
+    for name in ("a.log", "b.log"):
+        (tmp_path / name).write_bytes(log.read_bytes())
+    first, second = import_files([tmp_path / "a.log", tmp_path / "b.log"], tmp_path / "run").inputs
+    assert not any("the same bytes" in note for note in first.notes)
+    assert any(note.startswith("holds the same bytes as a.log") for note in second.notes)
