@@ -2,7 +2,7 @@
 
 A log knows its file and, where vLLM writes them, the pids of its processes: its engine is the one whose
 process has such a pid in the same time, else the only one of its product there, if it is the only log of
-that product.
+that product. An engine that was recorded inside goes before the name under which the same one exports.
 
     spans of the engine     |--- loads, stores, lookups ---|
     lines of its log     x     x      x           x             x
@@ -26,7 +26,7 @@ from kvtrace.sources.engine_logs.log import LINE
 from kvtrace.sources.losses import JOIN, Loss
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from kvtrace.importer.facts import Facts
     from kvtrace.importer.staging import Staging
@@ -42,6 +42,7 @@ class _Process(NamedTuple):
     engine: str
     product: str | None
     is_log: bool
+    inside: bool
     pids: frozenset[str]
     first_ns: int
     last_ns: int
@@ -72,18 +73,19 @@ def log_engines(staging: Staging) -> dict[str, str]:
     found = {}
     for name in {each.engine for each in logs}:
         own = [each for each in logs if each.engine == name]
-        fitting = {
-            other.engine for each in own for other in others if each.pids & other.pids and each.meets(other)
-        }
+        met = [other for other in others if any(each.meets(other) for each in own)]
+        fitting = _engines(other for other in met if any(each.pids & other.pids for each in own))
         if not fitting and len({each.engine for each in logs if each.product == own[0].product}) == 1:
-            fitting = {
-                other.engine
-                for other in others
-                if other.product == own[0].product and any(each.meets(other) for each in own)
-            }
+            fitting = _engines(other for other in met if other.product == own[0].product)
         if len(fitting) == 1:
             found[name] = fitting.pop()
     return found
+
+
+def _engines(processes: Iterable[_Process]) -> set[str]:
+    """Of processes that fit: of those recorded inside, where there are any."""
+    found = list(processes)
+    return {each.engine for each in found if each.inside} or {each.engine for each in found}
 
 
 def _decoded(staging: Staging) -> Iterator[_Process]:
@@ -113,7 +115,8 @@ def _process(row: dict[str, Any], *, is_log: bool) -> Iterator[_Process]:
         last = _FOREVER if row["last_ns"] is None else row["last_ns"]
         given = (row.get("pids") or "").split(", ")
         pids = frozenset(filter(str.isdecimal, [row["process"].rpartition("/")[2], *given]))
-        yield _Process(row["process"], row["engine"], row["product"], is_log, pids, first, last)
+        inside = row.get("boot_id") is not None
+        yield _Process(row["process"], row["engine"], row["product"], is_log, inside, pids, first, last)
 
 
 def told_better(facts: Facts, engines: dict[str, str]) -> tuple[npt.NDArray[np.int64], list[Loss]]:
