@@ -72,8 +72,8 @@ def after(owner: type | ModuleType, name: str, hook: Function) -> bool:
     A static method or a module's function has no `self`: the hook gets its arguments. False when there is
     nothing to wrap; `status()` then says why.
     """
-    guard = Guard(_place(owner, name), _key(hook))
-    hook = _with_fault(hook)
+    guard = Guard(place(owner, name), key(hook))
+    hook = with_fault(hook)
 
     def wrapping(original: Function) -> Function:
         @wraps(original)
@@ -88,7 +88,7 @@ def after(owner: type | ModuleType, name: str, hook: Function) -> bool:
 
         return wrapped
 
-    return _replace(owner, name, guard, wrapping)
+    return replace(owner, name, guard, wrapping)
 
 
 def around(
@@ -100,9 +100,9 @@ def around(
     `before` raised, or returned SKIP, gets neither. False when there is nothing to wrap; `status()` then says
     why.
     """
-    guard = Guard(_place(owner, name), f"{_key(before)}, {after.__qualname__}")
-    before, after = _with_fault(before), _with_fault(after)
-    failed = failed and _with_fault(failed)
+    guard = Guard(place(owner, name), f"{key(before)}, {after.__qualname__}")
+    before, after = with_fault(before), with_fault(after)
+    failed = failed and with_fault(failed)
 
     def wrapping(original: Function) -> Function:
         @wraps(original)
@@ -120,14 +120,14 @@ def around(
                 result = original(*args, **kwargs)
             except BaseException as error:
                 if failed is not None:
-                    _told(guard, failed, token, error, args, kwargs)
+                    told(guard, failed, token, error, args, kwargs)
                 raise
-            _told(guard, after, token, result, args, kwargs)
+            told(guard, after, token, result, args, kwargs)
             return result
 
         return wrapped
 
-    return _replace(owner, name, guard, wrapping)
+    return replace(owner, name, guard, wrapping)
 
 
 class Clock:
@@ -148,8 +148,8 @@ def timed(owner: type, name: str, clock: Clock, tell: Function) -> bool:
     A call of `long_ns` or more, one inside another and one with others inside are not added:
     `tell(name, start_ns, end_ns, self, outer)` gets them. False when there is nothing to wrap.
     """
-    guard = Guard(_place(owner, name), _key(tell))
-    tell = _with_fault(tell)
+    guard = Guard(place(owner, name), key(tell))
+    tell = with_fault(tell)
 
     def wrapping(original: Function) -> Function:
         @wraps(original)
@@ -168,11 +168,11 @@ def timed(owner: type, name: str, clock: Clock, tell: Function) -> bool:
                 else:
                     clock.nested = outer is not None
                     if guard.on:
-                        _told(guard, tell, name, start_ns, (end_ns, self, outer), {})
+                        told(guard, tell, name, start_ns, (end_ns, self, outer), {})
 
         return wrapped
 
-    return _replace(owner, name, guard, wrapping)
+    return replace(owner, name, guard, wrapping)
 
 
 def status() -> dict[str, str]:
@@ -180,21 +180,30 @@ def status() -> dict[str, str]:
     return dict(_statuses)
 
 
-def _told(guard: Guard, hook: Function, token: Any, what: Any, args: Any, kwargs: Any) -> None:
+def told(guard: Guard, hook: Function, token: Any, what: Any, args: Any, kwargs: Any) -> None:
+    """Call a hook with what a call gave; what it raises is counted."""
     try:
         hook(token, what, *args, **kwargs)
     except Exception as error:  # noqa: BLE001 - no hook may hurt the engine
         guard.failed(error)
 
 
-def _replace(
-    owner: type | ModuleType, name: str, guard: Guard, wrapping: Callable[[Function], Function]
+def replace(
+    owner: type | ModuleType,
+    name: str,
+    guard: Guard,
+    wrapping: Callable[[Function], Function],
+    *,
+    later: bool = False,
 ) -> bool:
-    """Put the wrapped method where the engine finds it; the kind of method stays what it was."""
+    """Put the wrapped method where the engine finds it; the kind of method stays what it was.
+
+    `later`: the wrapping is made for a method that returns before it runs (later.py).
+    """
     try:
         found = _found(owner, name)
         inner = found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
-        reason = _refusal(inner)
+        reason = _refusal(inner, later=later)
         if reason is None and guard.key not in _keys(inner):
             wrapped = wrapping(inner)
             wrapped.__kvtrace_hook__ = guard.key  # type: ignore[attr-defined]
@@ -217,13 +226,13 @@ def _found(owner: type | ModuleType, name: str) -> Any:
     return None
 
 
-def _refusal(found: Any) -> str | None:
+def _refusal(found: Any, *, later: bool) -> str | None:
     if found is None:
         return "not wrapped: no such method in this version"
     if not callable(found):
         return "not wrapped: not a method"
     code = getattr(found, "__code__", None)
-    if code is not None and code.co_flags & COROUTINE_FLAGS:
+    if not later and code is not None and code.co_flags & COROUTINE_FLAGS:
         return "not wrapped: returns before it runs"
     return None
 
@@ -239,17 +248,19 @@ def _keys(function: Any) -> set[str]:
     return keys
 
 
-def _key(hook: Function) -> str:
+def key(hook: Function) -> str:
     """A hook by its name: a second load may have built the same closure again."""
     named = getattr(hook, "__qualname__", None) or type(hook).__qualname__
     return f"{getattr(hook, '__module__', None) or 'unknown'}.{named}".removeprefix("kvtrace.instrument.")
 
 
-def _place(owner: type | ModuleType, name: str) -> str:
+def place(owner: type | ModuleType, name: str) -> str:
+    """A method as `status()` names it."""
     return f"{getattr(owner, '__qualname__', None) or owner.__name__}.{name}"
 
 
-def _with_fault(hook: Function) -> Function:
+def with_fault(hook: Function) -> Function:
+    """The hook, or one that always raises where the tests ask for that."""
     if "hooks" not in os.environ.get("KVTRACE_FAULT", "").split(","):
         return hook
 
