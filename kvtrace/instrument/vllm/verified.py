@@ -19,8 +19,8 @@ _CLIENT = (
     "server's; its classes for older vLLM (_0180, _0201) by source"
 )
 _INPROCESS = (
-    "LMCache has no connector for a CPU's KV cache; its engine's lookups, pins, stores and tiers run here "
-    "without vLLM; its layerwise and asynchronous calls are not seen"
+    "LMCache has no connector for a CPU's KV cache; its engine's lookups, also asynchronous, pins, stores "
+    "and retrieves, also layerwise, tiers and lookup clients run here without vLLM"
 )
 
 CONNECTORS: dict[str, tuple[str, str]] = {

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace import recorder
-from kvtrace.instrument.lmcache.inprocess import storage
+from kvtrace.instrument.lmcache.inprocess import calls, rows
 from kvtrace.instrument.vllm import configuration
 from kvtrace.instrument.wrapping import around
 
@@ -22,34 +22,12 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-COMPONENT = "lmcache.inprocess"
-_LOOKUP = recorder.shape(
-    "span",
-    ("request_id", "start_ns", "end_ns", "tokens", "rank", "outcome", "attributes.found_tokens",
-     "attributes.pinned"),
-    name="lmcache_lookup", component=COMPONENT, observer="worker", evidence="shim", attribution="request",
-)  # fmt: skip
 _PINNED = recorder.shape(
     "span", ("span_id", "request_id", "start_ns", "tokens", "rank", "attributes.keys"), part="open",
-    name="lmcache_pin", op="lock_hold", mode="read", component=COMPONENT, observer="worker", evidence="shim",
-    attribution="request",
+    name="lmcache_pin", op="lock_hold", mode="read", component=rows.COMPONENT, observer="worker",
+    evidence="shim", attribution="request",
 )  # fmt: skip
 _UNPINNED = recorder.shape("span", ("span_id", "end_ns"), part="close", outcome="ok")
-_RETRIEVE = recorder.shape(
-    "span",
-    ("request_id", "start_ns", "end_ns", "tokens", "bytes", "rank", "outcome", "attributes.asked_tokens"),
-    name="lmcache_retrieve", component=COMPONENT, observer="worker", evidence="shim", attribution="request",
-)  # fmt: skip
-_COLUMNS = (
-    "request_id", "start_ns", "end_ns", "tokens", "bytes", "rank", "outcome", "reason", "attributes.keys",
-)  # fmt: skip
-_MOVED = {"tier_from": "gpu", "tier_to": "host", "component": COMPONENT, "observer": "worker"}
-_STORE = recorder.shape(
-    "span", _COLUMNS, name="lmcache_store", op="store", evidence="shim", attribution="request", **_MOVED
-)
-_DROP = recorder.shape(
-    "span", _COLUMNS, name="lmcache_store", op="drop", evidence="shim", attribution="request", **_MOVED
-)
 _MOST = 100_000
 
 
@@ -60,6 +38,7 @@ def install(module: ModuleType) -> None:
     around(owner, "lookup_unpin", _unpins, _unpinned)
     around(owner, "retrieve", _begins, _retrieved)
     around(owner, "store", _begins, _stored)
+    around(owner, "_async_process_tokens_internal", _now, _prefetched)
 
 
 def _now(*_: Any, **__: Any) -> int:
@@ -67,19 +46,13 @@ def _now(*_: Any, **__: Any) -> int:
 
 
 def _begins(_engine: Any, *_: Any, **options: Any) -> int:
-    storage.begin(options.get("req_id"))
+    calls.begin(options.get("req_id"))
     return recorder.now()
 
 
 def _unpins(_engine: Any, lookup_id: str, *_: Any, **__: Any) -> int:
-    storage.begin(lookup_id)
+    calls.begin(lookup_id)
     return recorder.now()
-
-
-def _tokens(tokens: Any, offsets: Any = None) -> int | None:
-    if tokens is not None:
-        return len(tokens)
-    return None if offsets is None else int(sum(offsets))
 
 
 def _looked_up(
@@ -88,12 +61,12 @@ def _looked_up(
 ) -> None:  # fmt: skip
     del hashes, search_range
     now = recorder.now()
-    asked = _tokens(tokens, offsets)
+    asked = rows.length(tokens, offsets)
     rank = configuration.here().rank
     pins = engine.lookup_pins.get(lookup_id) if pin else None
     keys = sum([len(each) for each in pins.values()]) if pins else 0
     outcome = "skipped" if not engine.is_healthy() else "ok" if found else "miss"
-    recorder.record((_LOOKUP, lookup_id, start_ns, now, asked, rank, outcome, found, keys or None))
+    rows.looked_up(lookup_id, start_ns, now, asked, found, outcome, keys or None)
     held = vars(engine).setdefault("_kvtrace_pins", {})
     if keys and len(held) < _MOST and lookup_id not in held:
         span_id = held[lookup_id] = recorder.next_id()
@@ -104,7 +77,7 @@ def _unpinned(_start_ns: int, _result: Any, engine: Any, lookup_id: str, *_: Any
     span_id = vars(engine).get("_kvtrace_pins", {}).pop(lookup_id, None)
     if span_id is not None:
         recorder.record((_UNPINNED, span_id, recorder.now()))
-    storage.begin(None)
+    calls.begin(None)
 
 
 def _retrieved(
@@ -112,32 +85,23 @@ def _retrieved(
 ) -> None:
     wanted = options.get("mask", wanted)
     asked = len(tokens) if wanted is None else int(wanted.sum())
-    got = int(mask.sum())
-    outcome = "ok" if got >= asked else "partial" if got else "failed"
-    recorder.record((
-        _RETRIEVE, options.get("req_id"), start_ns, recorder.now(), got, storage.under.bytes,
-        configuration.here().rank, outcome, asked,
-    ))  # fmt: skip
-    storage.begin(None)
+    rows.retrieved(calls.under.call, start_ns, asked, int(mask.sum()))
+    calls.begin(None)
+
+
+def _prefetched(_start_ns: int, found: Any, *_: Any, **__: Any) -> None:
+    """What a lookup that was sent ahead has read is used here: (chunks, bytes)."""
+    calls.under.call.bytes += int(found[1])
 
 
 def _stored(
     start_ns: int, _result: Any, engine: Any, tokens: Any = None, hashes: Any = None, offsets: Any = None,
-    mask: Any = None, *_: Any, **options: Any,
+    mask: Any = None, *_: Any, **__: Any,
 ) -> None:  # fmt: skip
     """A rank that stores nothing has no row; chunks are of one size but for the last."""
     del hashes
-    now, under = recorder.now(), storage.under
-    if under.keys or not engine._is_passive():  # noqa: SLF001 - no public way
-        asked = _tokens(tokens, offsets) if mask is None else int(mask.sum())
-        shape, outcome, reason, moved = _STORE, "ok", None, asked
-        if not under.keys:
-            reason = "unhealthy" if not engine.is_healthy() else "no_room" if under.no_room else "unknown"
-            shape, outcome = _DROP, "skipped"
-        elif under.no_room:
-            outcome, moved = "partial", min(asked or 0, under.keys * int(engine.config.chunk_size))
-        recorder.record((
-            shape, options.get("req_id"), start_ns, now, moved, under.bytes if under.keys else None,
-            configuration.here().rank, outcome, reason, under.keys,
-        ))  # fmt: skip
-    storage.begin(None)
+    call = calls.under.call
+    if call.keys or not engine._is_passive():  # noqa: SLF001 - no public way
+        asked = rows.length(tokens, offsets) if mask is None else int(mask.sum())
+        rows.store_ended(engine, call, start_ns, asked, call.keys * int(engine.config.chunk_size))
+    calls.begin(None)

@@ -7,12 +7,12 @@ backend; what was handed over is the size of a store, when it was written nobody
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 from kvtrace import recorder
+from kvtrace.instrument.lmcache.inprocess.calls import size, under
 from kvtrace.instrument.vllm import configuration
-from kvtrace.instrument.wrapping import SKIP, around
+from kvtrace.instrument.wrapping import SKIP, after, around
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -45,31 +45,14 @@ _DOUBLE = recorder.shape(
 )  # fmt: skip
 
 
-class Under(threading.local):
-    """The call of the engine that this thread is in, and what it has moved so far."""
-
-    request_id: str | None = None
-    bytes = 0
-    keys = 0
-    no_room = False
-
-
-under = Under()
-
-
-def begin(request_id: str | None) -> None:
-    """A call of the engine begins in this thread."""
-    under.request_id = request_id
-    under.bytes = under.keys = 0
-    under.no_room = False
-
-
 def install(module: ModuleType) -> None:
     """Wrap the storage manager."""
     owner = module.StorageManager
     around(owner, "batched_get", _now, _got)
     around(owner, "batched_put", _put, _nothing)
     around(owner, "allocate", _now, _allocated)
+    around(owner, "batched_allocate", _now, _allocated)
+    after(owner, "contains", _contained)
 
 
 def install_pins(module: ModuleType) -> None:
@@ -80,11 +63,6 @@ def install_pins(module: ModuleType) -> None:
 def install_objects(module: ModuleType) -> None:
     """Wrap where an object is unpinned: LMCache warns of one that is not pinned, and goes on."""
     around(module.TensorMemoryObj, "unpin", _unpins, _nothing)
-
-
-def size(found: Any) -> int:
-    """Bytes of an object of LMCache."""
-    return int(found.get_size())
 
 
 def _now(*_: Any, **__: Any) -> int:
@@ -98,39 +76,50 @@ def _nothing(*_: Any, **__: Any) -> None:
 def _got(
     start_ns: int, found: Any, _manager: Any, keys: Any, location: str | None = None, *_: Any, **__: Any
 ) -> None:
-    tier = TIERS.get(location or "", "unknown")
     there = [each for each in found or () if each is not None]
-    moved = sum([size(each) for each in there])
-    under.bytes += moved
-    under.keys += len(there)
+    moved = under.call.moves(there)
+    loaded(location or "unknown", under.call.request_id, start_ns, moved, len(keys), len(there))
+
+
+def loaded(
+    location: str, request_id: str | None, start_ns: int, moved: int, asked: int, found: int,
+    failed: str | None = None,
+) -> None:  # fmt: skip
+    """A backend, by its class, has read objects until now; host memory is where they are read to: no hop."""
+    tier = TIERS.get(location, "unknown")
     if tier == "host":
         return
-    outcome = "ok" if len(there) == len(keys) else "partial" if there else "failed"
-    name = (location or "unknown").removesuffix("Backend").lower()
+    outcome = "failed" if failed else "ok" if found == asked else "partial" if found else "failed"
     recorder.record((
-        _LOAD, under.request_id, start_ns, recorder.now(), moved, tier, f"lmcache.inprocess.{name}",
-        configuration.here().rank, outcome, None if outcome == "ok" else "not_found",
-        "operation" if under.request_id is None else "request", len(keys), len(there),
+        _LOAD, request_id, start_ns, recorder.now(), moved, tier,
+        f"lmcache.inprocess.{location.removesuffix('Backend').lower()}", configuration.here().rank, outcome,
+        failed or (None if outcome == "ok" else "not_found"),
+        "operation" if request_id is None else "request", asked, found,
     ))  # fmt: skip
 
 
 def _put(_manager: Any, keys: Any, memory_objs: Any, *_: Any, **__: Any) -> None:
     """Sizes are read before the call: it gives the objects away."""
-    under.bytes += sum([size(each) for each in memory_objs])
-    under.keys += len(keys)
+    del keys
+    under.call.moves(memory_objs)
+
+
+def _contained(where: Any, *_: Any, **__: Any) -> None:
+    if where:
+        under.call.there += 1
 
 
 def _allocated(_start_ns: int, found: Any, *_: Any, **__: Any) -> None:
     if found is None:
-        under.no_room = True
+        under.call.no_room = True
 
 
 def _unpins(memory_obj: Any) -> object:
     if memory_obj.meta.pin_count <= 0:
         now = recorder.now()
-        attribution = "operation" if under.request_id is None else "request"
+        attribution = "operation" if under.call.request_id is None else "request"
         rank = configuration.here().rank
-        recorder.record((_DOUBLE, under.request_id, now, now, size(memory_obj), rank, attribution))
+        recorder.record((_DOUBLE, under.call.request_id, now, now, size(memory_obj), rank, attribution))
     return SKIP
 
 
