@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kvtrace.instrument.lmcache.inprocess import inquiring, prefetching, reading
+from kvtrace.instrument.lmcache.inprocess import calls, inquiring, prefetching, reading
 from tests.unit.instrument.lmcache.miniature import CHUNK, LAYERS, Piece, cache
 
 if TYPE_CHECKING:
@@ -31,6 +31,21 @@ def test_a_layerwise_store_ends_with_its_last_yield_and_not_when_it_is_thrown_aw
     assert only(told) == row
     assert (row["op"], row["request_id"], row["tokens"], row["bytes"]) == ("store", "r", 10, 200)
     assert (row["outcome"], row["end_ns"] - row["start_ns"]) == ("ok", 10)
+
+
+def test_between_the_steps_a_thread_is_in_the_call_that_it_was_in(told: Told) -> None:
+    own = cache()
+    calls.begin("other")
+    outer = calls.under.call
+    made = [own.store_layer(list(range(4)), req_id="r"), own.store_layer(list(range(8)), req_id="q")]
+    for _ in range(LAYERS + 1):
+        for each in made:
+            next(each)
+            assert calls.under.call is outer
+    assert (outer.request_id, outer.bytes) == ("other", 0)
+    assert [(row["request_id"], row["bytes"], row["tokens"]) for row in told.rows] == [
+        ("r", 80, 4), ("q", 160, 8),
+    ]  # fmt: skip
 
 
 def test_a_layerwise_store_without_room_stores_what_fits(told: Told) -> None:
