@@ -24,16 +24,22 @@ TEXT, BINARY = "application/json", "application/x-protobuf"
 BODY_SECONDS = 30.0
 RECEIVING_BYTES = 64 << 20
 """Bodies on their way in, of all connections together."""
+DISCARD_SECONDS = 2.0
+DISCARDED_MESSAGES = 4
+"""So long, and so many of the longest exports, a body that is too long is let come in before its answer."""
 _RETRY = (b"retry-after", str(answers.RETRY_SECONDS).encode())
 
 
 class RefusedError(Exception):
     """The request is answered with a status, and its body is not taken."""
 
-    def __init__(self, code: int, words: str, *headers: tuple[bytes, bytes]) -> None:
+    def __init__(
+        self, code: int, words: str, *headers: tuple[bytes, bytes], still_coming: bool = False
+    ) -> None:
         super().__init__(words)
         self.code = code
         self.headers = headers
+        self.still_coming = still_coming
 
 
 @dataclass
@@ -56,6 +62,8 @@ class Requests:
             said = self._admit(body, scope["path"], is_text=is_text)
             await _reply(send, 200, said, is_text=is_text)
         except RefusedError as refused:
+            if refused.still_coming and "expect" not in headers:
+                await self._discard(receive)
             said = answers.status(str(refused), text=is_text)
             await _reply(send, refused.code, said, *refused.headers, is_text=is_text)
 
@@ -73,7 +81,7 @@ class Requests:
             raise RefusedError(415, "send it as it is, or with gzip")
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self.max_message_bytes:
-            self._too_long()
+            self._too_long(still_coming=True)
 
     async def _body(self, receive: Receive, headers: dict[str, str]) -> bytes:
         parts: list[bytes] = []
@@ -89,7 +97,7 @@ class Requests:
                     size += len(part)
                     self.receiving_bytes += len(part)
                     if size > self.max_message_bytes:
-                        self._too_long()
+                        self._too_long(still_coming=message.get("more_body", False))
                     if self.receiving_bytes > RECEIVING_BYTES:
                         raise RefusedError(429, "too many exports at once; send it again", _RETRY)
                     parts.append(part)
@@ -118,9 +126,23 @@ class Requests:
             raise RefusedError(400, "the body is not one whole gzip")
         return found
 
-    def _too_long(self) -> None:
+    def _too_long(self, *, still_coming: bool = False) -> None:
         self.door.lose("dropped", TOO_LONG)
-        raise RefusedError(413, f"an export is {self.max_message_bytes} bytes at most, decompressed")
+        words = f"an export is {self.max_message_bytes} bytes at most, decompressed"
+        raise RefusedError(413, words, still_coming=still_coming)
+
+    async def _discard(self, receive: Receive) -> None:
+        """Let the rest of a body come in: who is cut off while he writes never reads why."""
+        left = DISCARDED_MESSAGES * self.max_message_bytes
+        try:
+            async with asyncio.timeout(DISCARD_SECONDS):
+                while left > 0:
+                    message = await receive()
+                    if message["type"] == "http.disconnect" or not message.get("more_body"):
+                        return
+                    left -= len(message.get("body", b""))
+        except TimeoutError:
+            return
 
     def _admit(self, body: bytes, path: str, *, is_text: bool) -> bytes:
         answer = self.door.admit(body, text=is_text, signal=BY_PATH[path])

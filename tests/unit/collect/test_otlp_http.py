@@ -124,6 +124,7 @@ GZIP = {"Content-Encoding": "gzip"}
         (BOMB, BINARY | GZIP, 413, {"dropped": 1}),
         (b"\0" * (2 << 20), BINARY, 413, {"dropped": 1}),
         ([b"\0" * (600 << 10)] * 2, BINARY, 413, {"dropped": 1}),
+        ([b"\0" * (1 << 20)] * 3, BINARY, 413, {"dropped": 1}),
         (loads(1), {"Content-Type": "text/plain"}, 415, {}),
         (loads(1), BINARY | {"Content-Encoding": "br"}, 415, {}),
     ],
