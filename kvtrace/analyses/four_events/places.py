@@ -62,6 +62,7 @@ WITH tier AS (
     SELECT r.request_id, t.tier, t.place, r.seen_by_tier[t.tier] AS tokens, NULL::BIGINT AS blocks, routed_ns,
         route_evidence, is_gpu_derived
     FROM asking r CROSS JOIN tier t WHERE r.seen_by_tier IS NOT NULL AND r.seen_by_tier[t.tier] > 0
+        AND (t.tier = 'gpu' OR r.seen_by_tier['gpu'] IS NOT NULL)
     UNION ALL
     SELECT r.request_id, t.tier, t.place, NULL,
         CASE t.tier WHEN 'gpu' THEN gpu_blocks WHEN 'host' THEN host_blocks ELSE disk_blocks END, routed_ns,
@@ -86,7 +87,8 @@ FROM asked k JOIN reach p USING (request_id)
 WHERE CASE WHEN p.blocks IS NULL THEN k.stop > p.stop - p.tokens AND k.stop <= p.stop
     ELSE k.position >= p.stop_block - p.blocks AND k.position < p.stop_block END
 """
-"""Tokens by tier are prefixes of each other: the nearest tier has the first of them."""
+"""Tokens by tier are prefixes of each other: the nearest tier has the first of them. Where a router's log
+leaves open how many the GPU had, nobody knows where those of the next tier begin: they are placed nowhere."""
 
 _COMPUTED = """
 CREATE OR REPLACE TEMP TABLE computed AS

@@ -28,7 +28,7 @@ WITH said AS (
     FROM span
     WHERE op = 'route' AND request_id IS NOT NULL AND evidence IS DISTINCT FROM 'predicted'
 )
-SELECT *, found_by_tier IS NOT NULL OR gpu_blocks IS NOT NULL AS is_counted FROM said
+SELECT *, coalesce(found_by_tier['gpu'], gpu_blocks) IS NOT NULL AS is_counted FROM said
 QUALIFY row_number() OVER (PARTITION BY request_id
     ORDER BY attempt, (found_by_tier IS NULL AND gpu_blocks IS NULL)::INT, start_ns, engine) = 1
 """

@@ -26,6 +26,8 @@ PROMPTS, ROUNDS, WORDS = 4, 3, 540
 EXPORT_S = 7.0
 """Dynamo exports its spans every five seconds."""
 READY_S = 120.0
+PAUSE_S = 1.5
+"""By then the host tier has what left a GPU, and the router has heard of it, however busy the machine is."""
 TIERS = ["--num-host-blocks", "512", "--host-offload-d2h-bandwidth-gbps", "0.01",
          "--host-offload-h2d-bandwidth-gbps", "0.01"]  # fmt: skip
 ENVIRONMENT = {
@@ -111,7 +113,7 @@ def ask_all(name: str, log: Path) -> None:
                 first = 10 + 100 * prompt
                 text = " ".join(model.word(first + at % 90) for at in range(WORDS + 10 * prompt))
                 output.write(json.dumps(ask(name, text, f"round-{turn}-prompt-{prompt}")) + "\n")
-                time.sleep(0.25)
+                time.sleep(PAUSE_S)
 
 
 def ask(name: str, text: str, identity: str) -> dict[str, object]:

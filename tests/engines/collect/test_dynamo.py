@@ -96,8 +96,10 @@ def test_what_left_the_gpu_exists_in_host_memory_is_visible_selected_and_loaded_
     assert loaded.filter(tier="host")["client"].n_unique() >= 2
     in_order = pl.all_horizontal(pl.col(a) <= pl.col(b) for a, b in pairwise(EVENTS))
     assert loaded.filter(~in_order).is_empty()
-    evidence = loaded.select(name.replace("_ns", "_evidence") for name in EVENTS)
-    assert evidence.unique().rows() == [("native",) * 4]
+    evidence = loaded.select("exists_evidence", "selected_evidence", "loaded_evidence")
+    assert evidence.unique().rows() == [("native",) * 3]
+    # how many blocks the GPU had, the router's log leaves to its rounded forecast: then the plane alone knows
+    assert set(loaded["visible_evidence"]) <= {"native", "derived"}
 
 
 def test_what_was_loaded_is_what_the_worker_reported_and_more_than_the_router_credited(

@@ -266,6 +266,20 @@ def test_tokens_by_tier_count_as_blocks_do(tmp_path: Path) -> None:
     ]
 
 
+def test_where_the_gpus_count_is_unknown_nobody_knows_where_the_hosts_begin(tmp_path: Path) -> None:
+    """One host block was counted behind some of the GPU: it is b's or a's, and neither is said to be seen."""
+    seen = route(gpu=None, host=1, found_by_tier={"host": 16, "disk": 0})
+    run = drawn(
+        tmp_path,
+        asked(32),
+        seen,
+        block=[block(40, "a", tier="gpu"), block(50, "b")],
+        request_key=keys("a", "b"),
+    )
+    assert [row[5] for row in told(run)] == ["?", "?"]
+    assert [row[2] for row in told(run)] == ["gpu", "host"]
+
+
 def test_counts_that_default_weights_gave_are_derived(tmp_path: Path) -> None:
     counted = route(gpu=1, host=1, said={"device_blocks_basis": "default weights"})
     run = drawn(tmp_path, asked(0), counted, request_key=keys("a", "b"))
