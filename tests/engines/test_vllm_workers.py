@@ -229,11 +229,9 @@ def test_a_step_that_wants_blocks_whose_store_goes_on_waits_for_it_to_end(slow: 
 @pytest.mark.parametrize("name", ["offload", "example", "multi", "slow"])
 def test_nothing_was_lost(request: pytest.FixtureRequest, name: str) -> None:
     played = request.getfixturevalue(name)
-    run = open_run(played.run)
-    assert {row["cause"] for row in _rows(run, LOST)} <= {"unclean_end"}
-    # vLLM kills its EngineCore while it stops: what a process did after the last request may lack its mark
-    (last,) = _rows(run, "SELECT max(end_ns) AS ns FROM request")
-    assert all(row["from_ns"] >= last["ns"] for row in _rows(run, "FROM loss WHERE cause = 'unclean_end'"))
+    # vLLM may kill its EngineCore while it stops: then one process, and no more, lacks its closing mark
+    lost = [(row["cause"], row["count"]) for row in _rows(open_run(played.run), LOST)]
+    assert lost in ([], [("unclean_end", 1)])
     assert all(each.status == 200 for each in played.client.responses)
 
 
