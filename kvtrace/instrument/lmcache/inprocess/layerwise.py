@@ -12,6 +12,7 @@ several requests take turns in one thread: each has its own account (calls.py).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -32,8 +33,8 @@ def install(module: ModuleType) -> None:
     steps(owner, "retrieve_layer", Retrieving)
 
 
-class Layered:
-    """One layerwise call."""
+class Layered(ABC):
+    """One layerwise call; which yield is its last, and what its row says, differ by direction."""
 
     def __init__(self, engine: Any, tokens: Any, mask: Any = None, *_: Any, **options: Any) -> None:
         self.engine = engine
@@ -68,13 +69,13 @@ class Layered:
         if not self.told and self.last(item):
             self.tell(None)
 
+    @abstractmethod
     def last(self, item: Any) -> bool:
         """Whether no step is to follow this yield."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tell(self, outcome: str | None) -> None:
         """Record the row; None: it came to its end."""
-        raise NotImplementedError
 
 
 class Storing(Layered):
