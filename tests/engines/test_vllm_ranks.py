@@ -137,7 +137,10 @@ def test_nothing_was_lost_but_the_last_word_of_a_worker_whose_copies_were_over(r
 def test_lmcaches_transfers_of_two_ranks_are_one_each(cached: Run) -> None:
     """Its client tells each rank, its server numbers the ranks apart."""
     transfers = _rows(cached, "FROM transfer WHERE coalesce(outcome, 'ok') = 'ok'")
-    assert "store" in {row["op"] for row in transfers}  # on a busy machine lookups may time out: no load then
+    given_up = _rows(cached, "FROM lookup WHERE outcome IN ('timeout', 'skipped')")
+    # messages between processes may stall for a minute with two workers on two cores, without kvtrace as well
+    wanted = {"store"} if given_up else {"load", "store"}
+    assert {row["op"] for row in transfers} >= wanted
     for row in transfers:
         assert row["ranks"] == 2, row
         if row["bytes"] is not None:
