@@ -13,9 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kvtrace.sources.lines import lines
-from kvtrace.sources.records import attributes, number, parse, parsed, span_ns
-from kvtrace.sources.stream import Undecodable
+from kvtrace.sources.records import attributes, number, span_ns, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -56,18 +54,10 @@ class Sent:
 
 def read_documents(stream: Stream, rows: Rows, taken: Callable[[Any], Iterable[None]]) -> Iterator[Decoded]:
     """The parts of a file of documents, one a line; `taken` pauses after each request of one."""
-    for item in lines(stream):
-        if isinstance(item, Undecodable):
-            rows.refuse(item.detail, count=item.count)
-            continue
-        for line in item:
-            value = parse(line)
-            if not parsed(value):
-                rows.refuse("lines that are no JSON")
-                continue
-            for _ in taken(value):
-                if rows.full:
-                    yield rows.part()
+    for value in values_of(stream, rows):
+        for _ in taken(value):
+            if rows.full:
+                yield rows.part()
     yield rows.end()
 
 

@@ -22,7 +22,7 @@ from kvtrace.sources.stream import Undecodable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from kvtrace.sources.stream import Stream
+    from kvtrace.sources.stream import Limits, Stream
 
 LATEST_NS = 2**63 - 1
 LATEST_TIME_NS = 9_200_000_000_000_000_000
@@ -193,23 +193,33 @@ class Taker(Protocol):
         """Add what still waits when the input ends."""
 
 
-def read_lines(stream: Stream, taker: Taker) -> Iterator[Decoded]:
-    """The parts of a file of JSON lines; lines that are no JSON are counted."""
-    rows = taker.rows
-    for item in lines(stream):
+def lines_of(stream: Stream, rows: Rows, limits: Limits | None = None) -> Iterator[bytes]:
+    """The lines of a file one by one; what was lost on the way is counted."""
+    for item in lines(stream, limits):
         if isinstance(item, Undecodable):
             rows.refuse(item.detail, count=item.count)
-            continue
-        for line in item:
-            value = parse(line)
-            if parsed(value):
-                taker.take(value)
-            else:
-                rows.refuse("lines that are no JSON")
-            if rows.full:
-                yield rows.part()
+        else:
+            yield from item
+
+
+def values_of(stream: Stream, rows: Rows) -> Iterator[Any]:
+    """The JSON values of a file's lines; lines that are none are counted."""
+    for line in lines_of(stream, rows):
+        value = parse(line)
+        if parsed(value):
+            yield value
+        else:
+            rows.refuse("lines that are no JSON")
+
+
+def read_lines(stream: Stream, taker: Taker) -> Iterator[Decoded]:
+    """The parts of a file of JSON lines; lines that are no JSON are counted."""
+    for value in values_of(stream, taker.rows):
+        taker.take(value)
+        if taker.rows.full:
+            yield taker.rows.part()
     taker.finish()
-    yield rows.end()
+    yield taker.rows.end()
 
 
 def frame(table: str, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:

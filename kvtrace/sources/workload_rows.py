@@ -16,9 +16,7 @@ import numpy as np
 import polars as pl
 
 from kvtrace.sources.decoded import ROWS_A_PART, Decoded
-from kvtrace.sources.lines import lines
-from kvtrace.sources.records import LATEST_NS, Rows, parse, parsed, span_ns, text, time_ns
-from kvtrace.sources.stream import Undecodable
+from kvtrace.sources.records import LATEST_NS, Rows, span_ns, text, time_ns, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -135,18 +133,10 @@ def read_requests(
     stream: Stream, workload: Workload, taken: Callable[[Any], Iterable[None]], finish: Callable[[], None]
 ) -> Iterator[Decoded]:
     """The parts of a file of JSON lines; `taken` pauses after each request, `finish` is called at the end."""
-    for item in lines(stream):
-        if isinstance(item, Undecodable):
-            workload.rows.refuse(item.detail, count=item.count)
-            continue
-        for line in item:
-            value = parse(line)
-            if not parsed(value):
-                workload.rows.refuse("lines that are no JSON")
-                continue
-            for _ in taken(value):
-                if workload.full:
-                    yield workload.part()
+    for value in values_of(stream, workload.rows):
+        for _ in taken(value):
+            if workload.full:
+                yield workload.part()
     finish()
     yield workload.end()
 

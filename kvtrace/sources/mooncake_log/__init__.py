@@ -25,11 +25,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace.sources.decoded import Decoded
-from kvtrace.sources.lines import lines
 from kvtrace.sources.mooncake_log.meaning import Meaning
 from kvtrace.sources.mooncake_log.records import is_others, record
 from kvtrace.sources.mooncake_summary import LONGEST_LINE_BYTES
-from kvtrace.sources.stream import Limits, Undecodable
+from kvtrace.sources.records import lines_of
+from kvtrace.sources.stream import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,14 +57,10 @@ def read(stream: Stream, source: str, options: Options) -> Iterator[Decoded]:
     """The parts of a log."""
     del options
     meaning = Meaning(source, getattr(stream, "written_ns", None))
-    for item in lines(stream, Limits(max_message_bytes=LONGEST_LINE_BYTES)):
-        if isinstance(item, Undecodable):
-            meaning.rows.refuse(item.detail, count=item.count)
-            continue
-        for line in item:
-            meaning.take(line)
-            if meaning.rows.full:
-                yield meaning.rows.part()
+    for line in lines_of(stream, meaning.rows, Limits(max_message_bytes=LONGEST_LINE_BYTES)):
+        meaning.take(line)
+        if meaning.rows.full:
+            yield meaning.rows.part()
     meaning.finish()
     yield Decoded(processes=meaning.processes())
     yield meaning.rows.end()

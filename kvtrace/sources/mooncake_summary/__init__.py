@@ -26,11 +26,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.sources.lines import lines
 from kvtrace.sources.mooncake_summary.client import Report
 from kvtrace.sources.mooncake_summary.master import is_master, take_master
 from kvtrace.sources.mooncake_summary.samples import FEWEST_FOR_P95, Samples
-from kvtrace.sources.stream import Limits, Undecodable
+from kvtrace.sources.records import lines_of
+from kvtrace.sources.stream import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,17 +57,13 @@ def read(stream: Stream, source: str, options: Options) -> Iterator[Decoded]:
     del options
     samples = Samples(source)
     rows, report = samples.rows, Report(samples)
-    for item in lines(stream, Limits(max_message_bytes=LONGEST_LINE_BYTES)):
-        if isinstance(item, Undecodable):
-            rows.refuse(item.detail, count=item.count)
-            continue
-        for line in item:
-            if is_master(line):
-                samples.page += 1
-                take_master(line.decode("utf-8", "replace"), samples)
-            elif not report.take(line.decode("utf-8", "replace").strip()):
-                rows.refuse("lines that no summary of Mooncake has")
-            if rows.full:
-                yield rows.part()
+    for line in lines_of(stream, rows, Limits(max_message_bytes=LONGEST_LINE_BYTES)):
+        if is_master(line):
+            samples.page += 1
+            take_master(line.decode("utf-8", "replace"), samples)
+        elif not report.take(line.decode("utf-8", "replace").strip()):
+            rows.refuse("lines that no summary of Mooncake has")
+        if rows.full:
+            yield rows.part()
     samples.finish()
     yield rows.end()

@@ -19,10 +19,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from kvtrace.sources.lines import lines
 from kvtrace.sources.openai_responses.forms import DATA, Responses, is_error, kind
-from kvtrace.sources.records import first_values, parse
-from kvtrace.sources.stream import Undecodable
+from kvtrace.sources.records import first_values, lines_of, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,13 +47,9 @@ def read(stream: Stream, source: str, options: Options) -> Iterator[Decoded]:
     """The parts of a file; nothing of its content is ever kept, whatever the options say."""
     del options
     taker = Responses(source)
-    for item in lines(stream):
-        if isinstance(item, Undecodable):
-            taker.rows.refuse(item.detail, count=item.count)
-            continue
-        for line in item:
-            taker.line(line)
-            if taker.rows.full:
-                yield taker.rows.part()
+    for line in lines_of(stream, taker.rows):
+        taker.line(line)
+        if taker.rows.full:
+            yield taker.rows.part()
     taker.finish()
     yield taker.rows.end()

@@ -21,7 +21,7 @@ from kvtrace.sources.otlp.protobuf_loop import CORRUPT
 from kvtrace.sources.stream import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 SUSPICIOUS_BYTES = MIB
 """A body up to this is read whatever it holds: 90 MiB at worst."""
@@ -42,17 +42,26 @@ class Judged:
 
 
 def judged(body: bytes, *, text: bool) -> Judged:
-    """Look at one body: JSON text, or protobuf."""
+    """Look at one body of traces: JSON text, or protobuf."""
+    return guarded(body, _judged, text=text)
+
+
+def guarded(body: bytes, look: Callable[[bytes, bool], Judged], *, text: bool) -> Judged:
+    """What `look(body, text)` finds in a body that may be read; one that is none, or hurts, says why."""
     if hurts(body, text=text):
         return Judged(mistake=HURTS)
     if len(body) <= SUSPICIOUS_BYTES and not body.strip():
         return Judged(mistake="an empty body") if text else Judged()
     try:
-        times = list(_text_times(body) if text else _times(body))
+        return look(body, text)
     except DecodeError:
         return Judged(mistake=CORRUPT)
     except json_attributes.MISTAKES as error:
         return Judged(mistake=reason(error))
+
+
+def _judged(body: bytes, text: bool) -> Judged:  # noqa: FBT001 - called by guarded alone
+    times = list(_text_times(body) if text else _times(body))
     bad = sum(
         not 0 < start <= LATEST_NS or end > LATEST_NS or (end < start and end != 0) for start, end in times
     )

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import msgspec
-from google.protobuf.message import DecodeError
 from opentelemetry.proto.logs.v1.logs_pb2 import LogsData
 
-from kvtrace.sources.otlp.json_attributes import MISTAKES
-from kvtrace.sources.otlp.json_lines import reason
-from kvtrace.sources.otlp.judging import HURTS, Judged, hurts
-from kvtrace.sources.otlp.protobuf_loop import CORRUPT
+from kvtrace.sources.otlp.judging import Judged, guarded
 
 NAME = "otlp.logs"
 """What dropped log records are counted under."""
@@ -40,16 +36,7 @@ _BODY = msgspec.json.Decoder(Body, strict=False)
 
 def judged(body: bytes, *, text: bool) -> Judged:
     """How many records an export has; none of them is impossible, because none becomes a row."""
-    if hurts(body, text=text):
-        return Judged(mistake=HURTS)
-    if text and not body.strip():
-        return Judged(mistake="an empty body")
-    try:
-        return Judged(_count_text(body) if text else _count(body))
-    except DecodeError:
-        return Judged(mistake=CORRUPT)
-    except MISTAKES as error:
-        return Judged(mistake=reason(error))
+    return guarded(body, lambda body, text: Judged(_count_text(body) if text else _count(body)), text=text)
 
 
 def _count(body: bytes) -> int:

@@ -8,15 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from google.protobuf.message import DecodeError
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
 from kvtrace.sources.dialects import LATEST_NS
 from kvtrace.sources.otlp.batch import Gate
-from kvtrace.sources.otlp.json_attributes import MISTAKES
-from kvtrace.sources.otlp.json_lines import reason
-from kvtrace.sources.otlp.judging import HURTS, Judged, hurts
-from kvtrace.sources.otlp.protobuf_loop import CORRUPT
+from kvtrace.sources.otlp.judging import Judged, guarded
 from kvtrace.sources.otlp_metrics import text as as_text
 
 if TYPE_CHECKING:
@@ -25,16 +21,11 @@ if TYPE_CHECKING:
 
 def judged(body: bytes, *, text: bool) -> Judged:
     """Look at one body: JSON text, or protobuf."""
-    if hurts(body, text=text):
-        return Judged(mistake=HURTS)
-    if text and not body.strip():
-        return Judged(mistake="an empty body")
-    try:
-        times = list(_text_times(body) if text else _times(body))
-    except DecodeError:
-        return Judged(mistake=CORRUPT)
-    except MISTAKES as error:
-        return Judged(mistake=reason(error))
+    return guarded(body, _judged, text=text)
+
+
+def _judged(body: bytes, text: bool) -> Judged:  # noqa: FBT001 - called by guarded alone
+    times = list(_text_times(body) if text else _times(body))
     return Judged(len(times), sum(not 0 < time_ns <= LATEST_NS for time_ns in times))
 
 

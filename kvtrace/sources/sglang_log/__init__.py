@@ -17,9 +17,8 @@ import re
 from typing import TYPE_CHECKING
 
 from kvtrace.sources.decoded import Decoded
-from kvtrace.sources.lines import lines
+from kvtrace.sources.records import lines_of
 from kvtrace.sources.sglang_log.reading import PREFIX, Log
-from kvtrace.sources.stream import Undecodable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,14 +43,10 @@ def read(stream: Stream, source: str, options: Options) -> Iterator[Decoded]:
     """The parts of a file; nothing of its content is ever kept, whatever the options say."""
     del options
     log = Log(source)
-    for item in lines(stream):
-        if isinstance(item, Undecodable):
-            log.rows.refuse(item.detail, count=item.count)
-            continue
-        for line in item:
-            log.line(line)
-            if log.rows.full:
-                yield log.rows.part()
+    for line in lines_of(stream, log.rows):
+        log.line(line)
+        if log.rows.full:
+            yield log.rows.part()
     log.finish()
     yield log.rows.end()
     yield Decoded(identities=tuple(log.identities()))
