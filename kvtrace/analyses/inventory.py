@@ -9,6 +9,7 @@ import polars as pl
 
 from kvtrace.analyses._text import utc
 from kvtrace.run.lasting import lasting
+from kvtrace.schema.vocabulary import FIRST_DATE_NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +50,7 @@ _TIMES = """
         UNION ALL SELECT time_ns, time_ns FROM metric
         UNION ALL SELECT time_ns, time_ns FROM request_key
     ) WHERE first_ns IS NOT NULL
-    GROUP BY first_ns < 31536000000000000 ORDER BY first_ns < 31536000000000000
+    GROUP BY first_ns < $dated_ns ORDER BY first_ns < $dated_ns
 """
 """Rows of 1970 are of a clock that counts from its own start: beside others they have no place in time."""
 _ROWS = """
@@ -103,7 +104,7 @@ def inventory(run: Run) -> pl.DataFrame:
         rows += connection.sql(_ENGINES).fetchall()
     for query in (_PRODUCTS, _INSTRUMENTS, _REQUESTS, _SPANS, _SPANS_WITHOUT_OP):
         rows += connection.sql(query).fetchall()
-    rows += _times(connection.sql(_TIMES).fetchall())
+    rows += _times(connection.sql(_TIMES, params={"dated_ns": FIRST_DATE_NS}).fetchall())
     for query in (_ROWS, _ALIASES, _LOSSES, _UNTIED):
         rows += connection.sql(query).fetchall()
     dropped = run.meta.get("content_dropped") or {}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvtrace.schema.vocabulary import FIRST_DATE_NS
+
 if TYPE_CHECKING:
     from kvtrace.run import Run
-
-FIRST_DATE_NS = 31_536_000_000_000_000
-"""1971: an earlier time is of a clock that counts from its own start, and has no place beside dates."""
 
 
 def first_ns(run: Run, *, of: str = "(SELECT start_ns FROM span WHERE op IS NOT NULL)") -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace.panels._hops import hops
+from kvtrace.schema.vocabulary import FIRST_DATE_NS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 _SLOWEST = """
 WITH last AS (
-    SELECT start_ns < 31536000000000000 AS is_dateless, max(coalesce(end_ns, start_ns)) AS last_ns
+    SELECT start_ns < $dated_ns AS is_dateless, max(coalesce(end_ns, start_ns)) AS last_ns
     FROM span GROUP BY is_dateless
 ), asked AS MATERIALIZED (
     SELECT *, evidence IS NOT DISTINCT FROM 'predicted' AS is_predicted FROM request
@@ -26,7 +27,7 @@ WITH last AS (
         *, TRY(coalesce(end_ns, last_ns) - start_ns) AS e2e_ns,
         CASE WHEN end_ns IS NULL AND first_token_ns IS NULL THEN TRY(last_ns - start_ns)
             ELSE ttft_ns END AS waited_ns
-    FROM meant JOIN last ON (start_ns < 31536000000000000) IS NOT DISTINCT FROM is_dateless
+    FROM meant JOIN last ON (start_ns < $dated_ns) IS NOT DISTINCT FROM is_dateless
 ), ended AS (
     SELECT request_id, row_number() OVER (ORDER BY e2e_ns DESC, request_id) AS place
     FROM (
@@ -78,7 +79,9 @@ GROUP BY request_id
 def slowest(run: Run, by: str, top: int) -> pl.DataFrame:
     """The requests slowest to the end, to the first token or both, with what the table says about them."""
     connection = run.connection()
-    found: pl.DataFrame = connection.sql(_SLOWEST, params={"by": by, "top": top}).pl()
+    found: pl.DataFrame = connection.sql(
+        _SLOWEST, params={"by": by, "top": top, "dated_ns": FIRST_DATE_NS}
+    ).pl()
     requests = found["request_id"].to_list()
     for query in (_LOOKUPS, _MOVED):
         more = connection.sql(query, params={"requests": requests}).pl()

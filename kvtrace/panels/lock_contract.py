@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kvtrace.panels._card import Table
 from kvtrace.panels._layout import axis, blank, sentence
 from kvtrace.panels._text import NONE, listed, many, plain, visible
+from kvtrace.schema.vocabulary import FIRST_DATE_NS
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -43,7 +44,7 @@ WITH seen AS (
     SELECT start_ns AS first_ns, greatest(start_ns, end_ns) AS last_ns FROM span WHERE op IS NOT NULL
     UNION ALL SELECT time_ns, time_ns FROM block
 )
-SELECT coalesce(min(first_ns) FILTER (first_ns >= 31536000000000000), min(first_ns)), max(last_ns)
+SELECT coalesce(min(first_ns) FILTER (first_ns >= $dated_ns), min(first_ns)), max(last_ns)
 FROM seen  -- rows of 1970 are of a clock without a date
 """
 
@@ -81,7 +82,7 @@ def data(run: Run, *, bound_s: float = 60.0, most: int = 500) -> LockContract:
         violations=broken.sum(),
     )
     dots = rows.filter(broken, pl.col("time_ns").is_not_null()).sort("time_ns").head(most)
-    ((first, last),) = run.connection().sql(_RECORDED).fetchall()
+    ((first, last),) = run.connection().sql(_RECORDED, params={"dated_ns": FIRST_DATE_NS}).fetchall()
     silent = board["shown"].is_in(["unobserved", "not_applicable"]).all()
     board = board.sort("place", "invariant")
     return LockContract(board, dots, first or 0, last or first or 0, _NOTHING if silent else None)

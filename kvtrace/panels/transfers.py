@@ -11,8 +11,9 @@ from kvtrace.errors import UsageError
 from kvtrace.panels import _palette
 from kvtrace.panels._card import Table
 from kvtrace.panels._layout import axis, blank, sentence
-from kvtrace.panels._origin import FIRST_DATE_NS, first_ns
+from kvtrace.panels._origin import first_ns
 from kvtrace.panels._text import NONE, NOT_OBSERVED, count, duration, many, plain, size, visible
+from kvtrace.schema.vocabulary import FIRST_DATE_NS
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -5,6 +5,10 @@ from __future__ import annotations
 TIERS: tuple[str, ...] = ("gpu", "host", "peer", "disk", "object", "unknown")
 """Physical media in order of distance; ties are broken in this order."""
 
+FIRST_DATE_NS = 31_536_000_000_000_000
+"""1971-01-01: a time before it is of a clock that counts from its own start. Such rows have right distances
+among themselves and no place beside dates."""
+
 OPS: dict[str, str] = {
     "request": "arrival to finish",
     "queue": "not scheduled",

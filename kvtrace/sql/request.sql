@@ -1,7 +1,7 @@
 -- One row a request. Several observers may have seen it: our own eyes in the API process win over those in
 -- the scheduler, both over the engine's own span, and the earlier of two; what the winner does not know comes
 -- from the next. A simulated request tells nothing where somebody saw it, and one of a clock without a date
--- (rows of 1970: a source that counts from its own start) tells its times where nobody else did.
+-- (before 1971, schema.vocabulary.FIRST_DATE_NS: it counts from its own start) tells its times where nobody else did.
 CREATE VIEW request AS
 WITH seen AS (
     SELECT *, row_number() OVER (

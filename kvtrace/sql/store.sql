@@ -25,16 +25,16 @@ FROM dropped
 WHERE transfer_id IS NULL
 UNION ALL
 SELECT
-    any_value(run_id), 'drop', request_id, transfer_id, arg_min(name, start_ns), min(start_ns),
+    any_value(run_id), 'drop', request_id, transfer_id, arg_min(name, began), min(start_ns),
     CASE WHEN count(end_ns) = count(*) THEN max(end_ns) END, min(submit_ns), max(usable_ns), tier_from, tier_to,
-    arg_min(component, start_ns), arg_min(state_kind, start_ns), max(tokens), TRY_CAST(sum(bytes) AS BIGINT),
-    max(blocks), max(attempt), min(queued_ns), arg_min(identity_id, start_ns),
+    arg_min(component, began), arg_min(state_kind, began), max(tokens), TRY_CAST(sum(bytes) AS BIGINT),
+    max(blocks), max(attempt), min(queued_ns), arg_min(identity_id, began),
     CASE WHEN count(DISTINCT outcome) > 1 THEN 'partial' ELSE any_value(outcome) END,
     CASE WHEN count(DISTINCT reason) > 1 THEN 'unknown' ELSE any_value(reason) END,
-    arg_min(engine, start_ns), arg_min(process, start_ns), any_value(observer), arg_min(evidence, start_ns),
-    arg_min(trace_id, start_ns), arg_min(span_id, start_ns), any_value(bucket), arg_min(clock, start_ns),
-    arg_min(attribution, start_ns), arg_min(attributes, start_ns)
-FROM nearest
+    arg_min(engine, began), arg_min(process, began), any_value(observer), arg_min(evidence, began),
+    arg_min(trace_id, began), arg_min(span_id, began), any_value(bucket), arg_min(clock, began),
+    arg_min(attribution, began), arg_min(attributes, began)
+FROM (SELECT *, coalesce(start_ns, 0) AS began FROM nearest)
 GROUP BY request_id, transfer_id, tier_from, tier_to;
 
 COMMENT ON VIEW store IS 'one row a store; op is drop for one that stored nothing';

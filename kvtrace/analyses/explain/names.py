@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvtrace.analyses._text import listed, many, visible
 from kvtrace.errors import UsageError
+from kvtrace.schema.vocabulary import FIRST_DATE_NS
 
 if TYPE_CHECKING:
     import duckdb
@@ -24,11 +25,11 @@ ORDER BY jaro_winkler_similarity(name, $name) DESC, name LIMIT 5
 """
 _SLOWEST = """
 WITH last AS (
-    SELECT start_ns < 31536000000000000 AS is_dateless, max(greatest(start_ns, end_ns)) AS last_ns
+    SELECT start_ns < $dated_ns AS is_dateless, max(greatest(start_ns, end_ns)) AS last_ns
     FROM span WHERE op IS NOT NULL GROUP BY is_dateless
 ), asked AS (
     SELECT r.*, last_ns, evidence IS NOT DISTINCT FROM 'predicted' AS is_predicted
-    FROM request r JOIN last ON (start_ns < 31536000000000000) = is_dateless
+    FROM request r JOIN last ON (start_ns < $dated_ns) = is_dateless
 )
 SELECT request_id FROM asked
 WHERE NOT is_predicted OR NOT EXISTS (FROM asked WHERE NOT is_predicted)
@@ -66,4 +67,9 @@ def slowest(connection: duckdb.DuckDBPyConnection, most: int) -> list[str]:
 
     One that never got it counts with the time to its end, or to the run's last record.
     """
-    return [request for (request,) in connection.sql(_SLOWEST, params={"most": most}).fetchall()]
+    return [
+        request
+        for (request,) in connection.sql(
+            _SLOWEST, params={"most": most, "dated_ns": FIRST_DATE_NS}
+        ).fetchall()
+    ]

@@ -60,8 +60,8 @@ def main() -> None:
     prepared(caller, near, mine, theirs)
     posix(caller, near, here, source)
     silent(caller, far, theirs, mine)
-    cancelled(near, here, there)
-    caller.save(told=told, errors=errors(near, mine))
+    released = cancelled(near, here, there)
+    caller.save(told=told, released=released, errors=errors(near, mine))
     for agent, region in regions:
         agent.deregister_memory(region)
     recorder.close()
@@ -107,12 +107,14 @@ def posix(caller: Caller, near: Any, here: Any, source: Any) -> None:
         near.deregister_memory(region)
 
 
-def cancelled(near: Any, here: Any, there: Any) -> None:
-    """Released while it is under way."""
-    for _ in range(5):
+def cancelled(near: Any, here: Any, there: Any) -> list[str]:
+    """Released without another look: what posting said, until five were under way (a quick one is done)."""
+    states: list[str] = []
+    while states.count("PROC") < 5 and len(states) < 500:
         handle = near.initialize_xfer("WRITE", here, there, "far", b"request=cmpl-cancelled")
-        near.transfer(handle)
+        states.append(near.transfer(handle))
         near.release_xfer_handle(handle)
+    return states
 
 
 def silent(caller: Caller, far: Any, theirs: int, mine: int) -> None:
