@@ -22,6 +22,8 @@ from __future__ import annotations
 _SERVER = """
 CREATE OR REPLACE TEMP TABLE server AS
 SELECT engine FROM process WHERE role = 'server' AND engine IS NOT NULL
+UNION SELECT engine FROM block WHERE engine IS NOT NULL
+    AND process IN (SELECT process FROM process WHERE role = 'server')
 UNION SELECT engine FROM span WHERE observer = 'server' AND engine IS NOT NULL
 """
 
