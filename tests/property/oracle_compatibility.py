@@ -43,7 +43,7 @@ def fits(sides: Sides, writer: str, reader: str) -> bool:
 
 
 def writes(asks: list[Ask]) -> list[tuple[int, tuple[str, str, str], str | None]]:
-    """(time, object, writer) of every key that a request stored: ten after it asked, in the store's midst."""
+    """(time, object, writer) of every key that a request stored, in the midst of its store."""
     moves = [(ask.stored, ask.stored + 4, ask) for ask in asks if ask.stored is not None]
     found = []
     for _, end, ask in moves:

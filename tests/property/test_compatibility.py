@@ -30,7 +30,7 @@ def request(draw: st.DrawFn, number: int) -> Ask:
     """Prefixes of two prompts; stores overlap now and then, and then name no writer."""
     keys = tuple(f"{draw(st.sampled_from('xy'))}{place}" for place in range(draw(st.integers(1, 3))))
     found = draw(st.integers(0, len(keys)))
-    at = 12 * number
+    at = 6 * number
     stores = found < len(keys) and draw(st.booleans())
     return Ask(
         f"r{number:02d}",
@@ -41,7 +41,7 @@ def request(draw: st.DrawFn, number: int) -> Ask:
         at,
         found,
         draw(st.integers(1, found)) if found and draw(st.booleans()) else None,
-        at + draw(st.sampled_from((1, 3, 7, 9, 11))) if stores else None,
+        at + draw(st.sampled_from((1, 3, 5, 7))) if stores else None,
     )
 
 
