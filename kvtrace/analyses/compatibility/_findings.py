@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from kvtrace.run import Run
 
+_TOLD = 3
+"""Contradictions told in one sentence."""
 Status = Literal["pass", "violated", "inconclusive", "unobserved", "not_applicable"]
 
 
@@ -44,9 +46,10 @@ class Asked:
         return connection
 
     @cached_property
-    def lost(self) -> str | None:
-        """Records whose absence could hide a difference, in words; None without any."""
-        return missing(self.run, ("load", "store", "lookup")).said
+    def open(self) -> str | None:
+        """What could hide a difference: missing records, and words of both kinds; None without any."""
+        lost = missing(self.run, ("load", "store", "lookup")).said
+        return "; ".join(part for part in (lost, *self.identities.twice[:_TOLD]) if part) or None
 
 
 @dataclass(frozen=True)

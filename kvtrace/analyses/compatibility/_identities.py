@@ -33,22 +33,28 @@ class Difference:
 
 @dataclass(frozen=True)
 class Identities:
-    """Identity -> side -> field -> (value, who keeps it, as its row said)."""
+    """Identity -> side -> field -> (value, who keeps it, as its row said); what was told twice, and how."""
 
     rows: dict[str, dict[str, dict[str, tuple[str, str | None]]]]
+    twice: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, run: Run) -> Identities:
-        """Read from the run; of a field told twice the first value in their order."""
+        """Read from the run; a field that one side told with two values is not compared."""
         query = """
-            SELECT identity_id, coalesce(side, 'writer'), field, min(value), arg_min(enforced_by, value)
+            SELECT identity_id, coalesce(side, 'writer'), field, min(value), arg_min(enforced_by, value),
+                max(value)
             FROM identity WHERE identity_id IS NOT NULL AND field IS NOT NULL AND value IS NOT NULL
             GROUP BY ALL ORDER BY ALL
         """
         found: dict[str, dict[str, dict[str, tuple[str, str | None]]]] = {}
-        for name, side, field, value, told in run.connection().sql(query).fetchall():
-            found.setdefault(name, {}).setdefault(side, {})[field] = (value, told)
-        return cls(found)
+        twice: dict[str, None] = {}
+        for name, side, field, value, told, other in run.connection().sql(query).fetchall():
+            single = value == other
+            found.setdefault(name, {}).setdefault(side, {})[field] = (value if single else "unknown", told)
+            if not single:
+                twice[f"{name} told {field} as {value} and as {other}"] = None
+        return cls(found, tuple(twice))
 
     def knows(self, name: str | None) -> bool:
         """Whether anything is known of this engine or server."""

@@ -85,7 +85,7 @@ def read_as_written(run: Run, asked: Asked) -> list[Finding]:
         return [Finding("unobserved", f"{many(unknown + silent, 'read')}, and of none both sides are known")]
     held = Finding("pass", f"{many(same, 'read')} of keys whose writer's state is the reader's", "derived")
     undecided = (
-        asked.lost,
+        asked.open,
         f"{many(unknown, 'read')} of keys whose writer was not seen" if unknown else None,
         f"{many(silent, 'read')} between engines that did not say what their state is" if silent else None,
     )

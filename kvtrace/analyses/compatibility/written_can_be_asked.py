@@ -111,13 +111,14 @@ def written_can_be_asked(run: Run, asked: Asked) -> list[Finding]:
     violations = [*_in_vain(asked), *_never_alike(asked)]
     if not (written or violations):
         return [_silent(run)]
-    wanted = asked.connection.sql("SELECT (SELECT count(*) FROM asked), (SELECT count(*) FROM wanted)")
-    (((asks, wants)),) = wanted.fetchall()
-    if not (violations or asks or wants):
-        return [Finding("unobserved", f"{many(written, 'key')} written; what was asked for was not recorded")]
+    answered = "SELECT (SELECT count(found) FROM asked) + (SELECT count(*) FROM wanted)"
+    ((asks,),) = asked.connection.sql(answered).fetchall()
+    if not (violations or asks):
+        told = f"{many(written, 'key')} written; what was asked for and found was not recorded"
+        return [Finding("unobserved", told)]
     blind = makers > 1 and named < makers and not digests
     undecided = (
-        asked.lost,
+        asked.open,
         f"{makers} makers of keys, and not all said how they hash" if blind else None,
     )
     told = f"{many(written, 'key')} written, none whose content was asked for under another name in vain"

@@ -234,6 +234,15 @@ def test_stores_of_two_engines_at_once_name_no_writer(tmp_path: Path) -> None:
     assert row["status"] == "unobserved"
 
 
+def test_an_engine_that_says_two_things_of_itself_decides_nothing(tmp_path: Path) -> None:
+    sides = [*said("a", dtype="x"), *said("b", dtype="x"), *said("b", dtype="y")]
+    (row,) = drawn(tmp_path, produced(), reused(), identity=sides)["read_as_written"]
+    assert (row["status"], row["detail"].rpartition("; ")[2]) == (
+        "inconclusive",
+        "b told dtype as x and as y",
+    )
+
+
 def test_with_losses_nothing_passes_and_what_differs_is_still_told(tmp_path: Path) -> None:
     lost = [{"cause": "dropped", "op": "store", "count": 3}]
     (row,) = drawn(tmp_path / "own", produced(), reused("a"), identity=said("a", dtype="x"), loss=lost)[
@@ -250,6 +259,15 @@ def test_what_is_loaded_without_keys_is_unobserved(tmp_path: Path) -> None:
     assert (row["status"], row["detail"]) == (
         "unobserved",
         "1 load, and which keys they read was not recorded",
+    )
+
+
+def test_keys_written_while_nobody_tells_what_was_found_are_unobserved(tmp_path: Path) -> None:
+    part = produced()
+    (row,) = drawn(tmp_path, block=part["block"], request_key=part["request_key"])["written_can_be_asked"]
+    assert (row["status"], row["detail"]) == (
+        "unobserved",
+        "2 keys written; what was asked for and found was not recorded",
     )
 
 
