@@ -60,6 +60,14 @@ class Identities:
         """Whether anything is known of this engine or server."""
         return name in self.rows
 
+    def comparable(self, of: str, writer: str, reader: str) -> bool:
+        """Whether both said a field of this product's state, or are one."""
+        left, right = self._fields(writer, "writer"), self._fields(reader, "reader")
+        return writer == reader or any(
+            concerns(of, field) and left[field][0] not in OPEN and right[field][0] not in OPEN
+            for field in left.keys() & right.keys()
+        )
+
     def differences(
         self, of: str, writer: str | None, reader: str | None, *, own: bool = False
     ) -> list[Difference]:

@@ -24,7 +24,8 @@ vllm.offloading    that hash, below a folder named by model, tokens a hash, dtyp
 nixl               the handshake's hash of version, model, dtypes, heads and attention backend
                    (compute_nixl_compatibility_hash in .../kv_connector/v1/nixl/metadata.py), unless it is
                    switched off (enforce_handshake_compat); block size, layout and TP are looked at on their
-                   own (_validate_remote_agent_handshake in base_worker.py).
+                   own, and what it can convert is let through (_validate_remote_agent_handshake in
+                   base_worker.py): there a difference is none.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ _FOREIGN: dict[str, tuple[str, ...]] = {
     "lmcache": ("block_size", "hash_block_size", "hash_algorithm", "hash_seed"),
 }
 """Fields of an engine that say nothing of another product's keys: LMCache hashes tokens itself."""
+_CONVERTED: dict[str, tuple[str, ...]] = {"nixl": ("block_size", "hash_block_size", "kv_cache_layout")}
+_DEGREES = ("tensor_parallel_size", "pipeline_parallel_size")
 TECHNICAL = ("hash_algorithm", "hash_seed", "chunk_size", "block_size")
 """Fields that change the key of the very same state."""
 
@@ -81,3 +84,11 @@ def keeper(of: str, field: str, told: str | None) -> Keeper | None:
 def concerns(of: str, field: str) -> bool:
     """Whether an engine's own field says anything of this product's state."""
     return field not in _FOREIGN.get(of.split(".")[0], ())
+
+
+def dealt_with(of: str, field: str, kept_by: str | None) -> bool:
+    """Whether state that was read across this difference is right all the same.
+
+    Degrees of parallelism that key or backend vouch for are let through where blocks do not depend on them.
+    """
+    return field in _CONVERTED.get(of, ()) or (field in _DEGREES and kept_by in ("key", "backend"))

@@ -1,111 +1,30 @@
-"""Who read what another kind of engine wrote, and what was written under a name nobody asks for. Seconds.
-
-r0 on a: asks k, misses, stores  |--[1 ===== 2]|          the server writes k at 1.5
-r1 on b: asks k, finds, loads                  |--[6 == 7]
-"""
+"""Who read what an engine of another kind wrote; identity_rows.py draws the run."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from kvtrace.analyses.compatibility import COLUMNS, compatibility, invariants
+from kvtrace.analyses.compatibility import COLUMNS, compatibility
 from kvtrace.analyses.lock_contract import COLUMNS as CONTRACT
 from tests.rows import write_run
+from tests.unit.analyses.identity_rows import (
+    Row,
+    S,
+    drawn,
+    keys,
+    load,
+    lookup,
+    produced,
+    reused,
+    said,
+    span,
+    store,
+    written,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-S = 1_000_000_000
-SPACE = "lmcache:unknown:m"
-Row = dict[str, Any]
-SERVER = {"process": "l0", "engine": "l0", "role": "server", "product": "lmcache"}
-
-
-def said(name: str, told: str | None = None, **fields: str) -> list[Row]:
-    """An identity, alike on both sides."""
-    row = {"identity_id": name, "source": "VllmConfig", "enforced_by": told}
-    return [
-        row | {"side": side, "field": field, "value": value}
-        for side in ("writer", "reader")
-        for field, value in fields.items()
-    ]
-
-
-def keys(request: str, at: float, *names: str, space: str = SPACE, size: int = 64) -> list[Row]:
-    row: Row = {
-        "request_id": request,
-        "key_space": space,
-        "tokens": size,
-        "time_ns": round(at * S),
-        "attempt": 1,
-    }
-    return [row | {"position": place, "key": name} for place, name in enumerate(names)]
-
-
-def span(op: str, request: str, engine: str, at: float, end: float, **more: Any) -> Row:
-    row: Row = {
-        "op": op,
-        "request_id": request,
-        "engine": engine,
-        "process": f"{engine}/1",
-        "evidence": "shim",
-    }
-    row |= {"start_ns": round(at * S), "end_ns": round(end * S), "observer": "scheduler", "outcome": "ok"}
-    return row | {"span_id": hash((op, request, engine, at)) % 2**63} | more
-
-
-def lookup(request: str, engine: str, at: float, found: int, asked: int = 128, **more: Any) -> Row:
-    return span("lookup", request, engine, at, at + 0.1, found_tokens=found, requested_tokens=asked,
-                component="lmcache", **more)  # fmt: skip
-
-
-def store(request: str, engine: str, at: float, **more: Any) -> Row:
-    return span("store", request, engine, at, at + 1, tier_from="gpu", tier_to="host", observer="client",
-                component="lmcache", **more)  # fmt: skip
-
-
-def load(request: str, engine: str, at: float, tokens: int | None = None, **more: Any) -> Row:
-    return span("load", request, engine, at, at + 1, tier_from="host", tier_to="gpu", tokens=tokens,
-                observer="client", component="lmcache", **more)  # fmt: skip
-
-
-def written(at: float, *names: str, **more: Any) -> list[Row]:
-    row: Row = {"event": "written", "time_ns": round(at * S), "key_space": SPACE, "component": "lmcache.l1"}
-    row |= {"tier": "host", "engine": "l0", "process": "l0", "evidence": "native"} | more
-    return [row | {"key": name} for name in names]
-
-
-def produced(engine: str = "a", request: str = "r0", at: float = 1, *names: str) -> dict[str, list[Row]]:
-    """A request that found nothing and stored two keys."""
-    names = names or ("k0", "k1")
-    return {
-        "span": [lookup(request, engine, at - 0.5, 0), store(request, engine, at)],
-        "request_key": keys(request, at - 0.5, *names),
-        "block": written(at + 0.5, *names),
-    }
-
-
-def reused(engine: str = "b", request: str = "r1", at: float = 5) -> dict[str, list[Row]]:
-    """One that found and read both."""
-    return {
-        "span": [lookup(request, engine, at, 128), load(request, engine, at + 1, 128)],
-        "request_key": keys(request, at, "k0", "k1"),
-    }
-
-
-def drawn(path: Path, *parts: dict[str, list[Row]], **more: list[Row]) -> dict[str, list[Row]]:
-    """Findings by invariant of the run with all these rows."""
-    tables: dict[str, list[Row]] = {"process": [SERVER]}
-    for part in (*parts, more):
-        for table, rows in part.items():
-            tables[table] = [*tables.get(table, []), *rows]
-    found: dict[str, list[Row]] = {name: [] for name in invariants()}
-    frame = compatibility(write_run(path / "run", None, **tables))
-    assert frame.schema == COLUMNS
-    for row in frame.to_dicts():
-        found[row["invariant"]].append(row)
-    return found
 
 
 def test_the_columns_are_those_of_the_lock_contract_and_what_differs() -> None:
@@ -138,7 +57,7 @@ def test_lmcache_looks_at_none_of_these(tmp_path: Path, field: str) -> None:
 
 @pytest.mark.parametrize("field", ["hash_seed", "hash_algorithm", "block_size"])
 def test_how_vllm_hashes_its_own_blocks_is_nothing_to_lmcache(tmp_path: Path, field: str) -> None:
-    sides = [*said("a", **{field: "1"}), *said("b", **{field: "2"})]
+    sides = [*said("a", model="m", **{field: "1"}), *said("b", model="m", **{field: "2"})]
     (row,) = drawn(tmp_path, produced(), reused(), identity=sides)["read_as_written"]
     assert row["status"] == "pass"
 
@@ -151,7 +70,7 @@ def test_a_dtype_of_the_cache_that_is_automatic_is_the_models(tmp_path: Path) ->
 
 
 def test_what_is_told_a_request_is_not_compared(tmp_path: Path) -> None:
-    sides = [*said("a", lora="per request"), *said("b", lora="none")]
+    sides = [*said("a", model="m", lora="per request"), *said("b", model="m", lora="none")]
     (row,) = drawn(tmp_path, produced(), reused(), identity=sides)["read_as_written"]
     assert row["status"] == "pass"
 
@@ -169,7 +88,7 @@ def test_a_read_is_of_the_last_write_before_it(tmp_path: Path) -> None:
     }
     sides = [*said("a", dtype="bfloat16"), *said("b", dtype="float16")]
     (row,) = drawn(tmp_path / "own", produced(), again, reused(), identity=sides)["read_as_written"]
-    assert (row["status"], row["detail"]) == ("pass", "2 reads of keys whose writer's state is the reader's")
+    assert (row["status"], row["detail"]) == ("pass", "2 reads of state whose writer's kind is the reader's")
     (row,) = drawn(tmp_path / "late", produced(), later, reused(), identity=sides)["read_as_written"]
     assert row["status"] == "violated"
 
@@ -216,9 +135,38 @@ def test_only_what_was_loaded_was_read(tmp_path: Path) -> None:
     assert (row["key"], row["tokens"]) == ("k1", 64)
 
 
+def handed(*prefills: str) -> list[Row]:
+    """Engines that prefilled for one user, and b, which decodes from what it was handed."""
+    users = [("p" + engine, engine) for engine in prefills] + [("d", "b")]
+    asks = [span("request", name, engine, 1, 9, user_request_id="u") for name, engine in users]
+    return [*asks, load("d", "b", 3, 512, purpose="handoff", tier_from="peer", component="nixl")]
+
+
+def test_a_handoff_is_compared_by_its_user_and_nixls_handshake_would_have_refused_it(tmp_path: Path) -> None:
+    sides = [*said("a", kv_cache_layout="NHD", dtype="x", revision="x"),
+             *said("b", kv_cache_layout="HND", dtype="y", revision="y")]  # fmt: skip
+    rows = drawn(tmp_path, span=handed("a"), identity=sides)["read_as_written"]
+    assert [(row["field"], row["enforced_by"], row["tokens"]) for row in rows] == [
+        ("dtype", "backend", 512), ("revision", "nobody", 512),
+    ]  # fmt: skip
+    assert rows[0]["detail"] == (
+        "1 handoff of state written by a with dtype x and read by b with y; the backend compares it, and "
+        "should have stopped that"
+    )
+
+
+def test_a_handoff_that_two_engines_could_have_given_is_nobodys(tmp_path: Path) -> None:
+    sides = [row for name, value in (("a", "x"), ("b", "y"), ("c", "x")) for row in said(name, dtype=value)]
+    (row,) = drawn(tmp_path, span=handed("a", "c"), identity=sides)["read_as_written"]
+    assert (row["status"], row["detail"]) == ("unobserved", "1 read, and of none both sides are known")
+
+
 def test_engines_that_do_not_say_what_they_are_cannot_be_compared(tmp_path: Path) -> None:
     (row,) = drawn(tmp_path / "none", produced(), reused())["read_as_written"]
     assert (row["status"], row["detail"]) == ("unobserved", "2 reads, and of none both sides are known")
+    apart = [*said("a", dtype="x", block_size="16"), *said("b", tokenizer="x", block_size="32")]
+    (row,) = drawn(tmp_path / "other", produced(), reused(), identity=apart)["read_as_written"]
+    assert row["status"] == "unobserved"
     (row,) = drawn(tmp_path / "part", produced(), reused(), reused("a", "r2", 8))["read_as_written"]
     assert row["status"] == "inconclusive"
     assert row["detail"].endswith("; 2 reads between engines that did not say what their state is")
@@ -235,7 +183,7 @@ def test_stores_of_two_engines_at_once_name_no_writer(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_says_two_things_of_itself_decides_nothing(tmp_path: Path) -> None:
-    sides = [*said("a", dtype="x"), *said("b", dtype="x"), *said("b", dtype="y")]
+    sides = [*said("a", dtype="x", model="m"), *said("b", dtype="x", model="m"), *said("b", dtype="y")]
     (row,) = drawn(tmp_path, produced(), reused(), identity=sides)["read_as_written"]
     assert (row["status"], row["detail"].rpartition("; ")[2]) == (
         "inconclusive",
@@ -268,182 +216,4 @@ def test_keys_written_while_nobody_tells_what_was_found_are_unobserved(tmp_path:
     assert (row["status"], row["detail"]) == (
         "unobserved",
         "2 keys written; what was asked for and found was not recorded",
-    )
-
-
-# --- stores grow, hits stay 0
-
-
-def stored(
-    at: float, engine: str, *pairs: tuple[str, str], space: str = "vllm:sha256:m", **more: Any
-) -> list[Row]:
-    """Blocks of an engine on a disk that several share, with the digests of their tokens."""
-    row: Row = {
-        "event": "stored",
-        "time_ns": round(at * S),
-        "engine": engine,
-        "key_space": space,
-        "tokens": 16,
-    }
-    row |= {"tier": "disk", "component": "vllm.offloading.fs", "evidence": "native"} | more
-    return [row | {"key": key, "token_digest": digest} for key, digest in pairs]
-
-
-def computed(at: float, engine: str, *pairs: tuple[str, str], **more: Any) -> list[Row]:
-    return stored(at, engine, *pairs, tier="gpu", component="vllm.gpu", **more)
-
-
-def test_equal_content_under_different_keys_names_the_seed(tmp_path: Path) -> None:
-    sides = [*said("a", "key", hash_algorithm="sha256", hash_seed="1"),
-             *said("b", "key", hash_algorithm="sha256", hash_seed="2")]  # fmt: skip
-    blocks = [*stored(1, "a", ("x0", "d0"), ("x1", "d1")), *computed(5, "b", ("y0", "d0"), ("y1", "d1"))]
-    (row,) = drawn(tmp_path, block=blocks, identity=sides)["written_can_be_asked"]
-    assert (row["status"], row["severity"], row["field"]) == ("violated", "warning", "hash_seed")
-    assert (row["writer"], row["reader"], row["enforced_by"], row["tokens"]) == ("1", "2", "key", 32)
-    assert row["detail"] == (
-        "2 keys written by a and never found, of content that b asked for under another key in vain: "
-        "hash_seed is 1 where it was written and 2 where it was asked for"
-    )
-
-
-def test_the_algorithm_is_named_by_the_key_space_alone(tmp_path: Path) -> None:
-    blocks = [*stored(1, "a", ("x0", "d0")), *computed(5, "b", ("y0", "d0"), space="vllm:xxhash:m")]
-    (row,) = drawn(tmp_path, block=blocks)["written_can_be_asked"]
-    assert (row["field"], row["writer"], row["reader"]) == ("hash_algorithm", "sha256", "xxhash")
-
-
-def test_where_neither_side_says_how_it_hashes_the_hash_differs(tmp_path: Path) -> None:
-    blocks = [*stored(1, "a", ("x0", "d0")), *computed(5, "b", ("y0", "d0"))]
-    (row,) = drawn(tmp_path, block=blocks)["written_can_be_asked"]
-    assert row["field"] == "hash"
-    assert row["detail"].endswith(
-        " in vain: the hash differs, its algorithm or its seed; neither side said which"
-    )
-
-
-def test_two_random_seeds_are_two(tmp_path: Path) -> None:
-    sides = [*said("a", hash_seed="random"), *said("b", hash_seed="random")]
-    blocks = [*stored(1, "a", ("x0", "d0")), *computed(5, "b", ("y0", "d0"))]
-    (row,) = drawn(tmp_path, block=blocks, identity=sides)["written_can_be_asked"]
-    assert row["field"] == "hash_seed"
-    assert row["detail"].endswith(" in vain: every process draws its own hash_seed")
-
-
-def test_content_asked_for_before_it_was_written_was_not_missed(tmp_path: Path) -> None:
-    blocks = [*computed(1, "b", ("y0", "d0")), *stored(5, "a", ("x0", "d0"))]
-    (row,) = drawn(tmp_path, block=blocks)["written_can_be_asked"]
-    assert row["status"] == "pass"
-
-
-def test_a_tier_of_one_engine_alone_keeps_nothing_from_others(tmp_path: Path) -> None:
-    blocks = [
-        *stored(1, "a", ("x0", "d0"), tier="host", component="vllm.offloading.cpu"),
-        *computed(5, "b", ("y0", "d0")),
-    ]
-    (row,) = drawn(tmp_path, block=blocks)["written_can_be_asked"]
-    assert row["status"] == "not_applicable"
-
-
-def test_keys_of_two_products_are_no_names_of_one_thing(tmp_path: Path) -> None:
-    blocks = [*stored(1, "a", ("x0", "d0")), *computed(5, "b", ("y0", "d0"), space="lmcache:unknown:m")]
-    (row,) = drawn(tmp_path, block=blocks)["written_can_be_asked"]
-    assert row["status"] == "pass"
-
-
-def missed(engine: str, request: str, at: float, *, space: str = SPACE, **more: Any) -> dict[str, list[Row]]:
-    return {
-        "span": [lookup(request, engine, at, 0, **more)],
-        "request_key": keys(request, at, "k0", "k1", space=space),
-    }
-
-
-def test_an_equal_hash_below_another_model_names_the_model(tmp_path: Path) -> None:
-    part = missed("b", "r1", 5, space="lmcache:unknown:/models/m:1")
-    (row,) = drawn(tmp_path, produced(), part)["written_can_be_asked"]
-    assert (row["field"], row["writer"], row["reader"], row["enforced_by"]) == (
-        "model",
-        "m",
-        "/models/m:1",
-        "key",
-    )
-    assert (row["request_id"], row["tokens"]) == ("r1", 128)
-
-
-def salt(name: str) -> Row:
-    return {"identity_id": f"lmcache:salt:{name}", "side": "writer", "field": "cache_salt", "value": name}
-
-
-def test_an_equal_hash_of_another_tenant_names_the_salt(tmp_path: Path) -> None:
-    part = missed("a", "r1", 5, identity_id="lmcache:salt:ef")
-    part["span"].append(lookup("r2", "a", 6, 0, identity_id="lmcache:salt:aa"))
-    part["request_key"] += keys("r2", 6, "k0", "k1")
-    (row,) = drawn(tmp_path, produced(), part, identity=[salt("ef"), salt("aa")])["written_can_be_asked"]
-    assert (row["field"], row["writer"], row["reader"], row["request_id"]) == (
-        "cache_salt",
-        "none",
-        "aa",
-        "r2",
-    )
-
-
-def test_a_tenant_whose_state_is_of_use_to_itself_is_left_in_peace(tmp_path: Path) -> None:
-    part = missed("a", "r1", 5, identity_id="lmcache:salt:ef")
-    (row,) = drawn(tmp_path, produced(), part, reused("a", "r2", 8), identity=[salt("ef")])[
-        "written_can_be_asked"
-    ]
-    assert (row["status"], row["detail"]) == (
-        "pass", "2 keys written, none whose content was asked for under another name in vain",
-    )  # fmt: skip
-
-
-def test_an_equal_hash_of_another_world_size_names_the_degree(tmp_path: Path) -> None:
-    sides = [*said("a", tensor_parallel_size="1", pipeline_parallel_size="1"),
-             *said("b", tensor_parallel_size="2", pipeline_parallel_size="1")]  # fmt: skip
-    (row,) = drawn(tmp_path, produced(), missed("b", "r1", 5), identity=sides)["written_can_be_asked"]
-    assert (row["field"], row["writer"], row["reader"], row["enforced_by"]) == (
-        "tensor_parallel_size", "1", "2", "key",
-    )  # fmt: skip
-
-
-def servers(found: int = 0, **sides: str) -> dict[str, list[Row]]:
-    """Two servers with one disk; the second looks up what the first has stored."""
-    other = SERVER | {"process": "l1", "engine": "l1"}
-    identity = [row for name, chunk in sides.items() for row in said(name, "key", chunk_size=chunk)]
-    blocks = written(1.5, "k0", "k1", event="stored", tier="disk", component="lmcache.l2.fs")
-    asks = span("lookup", "r1", "l1", 5, 5.1, observer="server", found_tokens=found, requested_tokens=256)
-    return {"process": [other], "identity": identity, "block": blocks, "span": [asks]}
-
-
-def test_chunks_of_two_lengths_are_never_found(tmp_path: Path) -> None:
-    (row,) = drawn(tmp_path, servers(l0="256", l1="128"))["written_can_be_asked"]
-    assert (row["status"], row["field"], row["writer"], row["reader"]) == (
-        "violated",
-        "chunk_size",
-        "256",
-        "128",
-    )
-    assert (row["enforced_by"], row["request_id"], row["key"]) == ("key", "r1", None)
-    assert row["detail"] == (
-        "2 stores of l0 into lmcache.l2.fs, and 1 lookup of l1, none of which found anything: chunk_size is "
-        "256 where it was written and 128 where it was asked for"
-    )
-
-
-def test_servers_that_make_the_same_keys_and_one_that_finds_are_no_finding(tmp_path: Path) -> None:
-    same = drawn(tmp_path / "same", servers(l0="256", l1="256"))["written_can_be_asked"]
-    finds = drawn(tmp_path / "finds", servers(128, l0="256", l1="128"))["written_can_be_asked"]
-    assert [row["status"] for row in same + finds] == ["unobserved"] * 2
-
-
-def test_a_cache_inside_the_engine_says_itself_how_it_hashes(tmp_path: Path) -> None:
-    sides = [*said("a", hash_seed="1"), *said("b", hash_seed="1")]
-    sides += [*said("a:lmcache", "key", hash_seed="random"), *said("b:lmcache", "key", hash_seed="7")]
-    inside = {"tier_to": "object", "component": "lmcache.inprocess", "observer": "worker"}
-    spans = [span("store", "r0", "a", 1, 2, **inside), lookup("r1", "b", 5, 0)]
-    (row,) = drawn(tmp_path, span=spans, identity=sides)["written_can_be_asked"]
-    assert (row["status"], row["field"], row["writer"], row["reader"]) == (
-        "violated",
-        "hash_seed",
-        "random",
-        "7",
     )

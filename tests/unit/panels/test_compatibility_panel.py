@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvtrace.panels import compatibility
 from tests.rows import write_run
-from tests.unit.analyses.test_compatibility import SERVER, produced, reused, said
+from tests.unit.analyses.identity_rows import SERVER, produced, reused, said
 from tests.unit.panels.drawn import HOSTILE
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def test_what_fits_has_its_word_and_no_length(tmp_path: Path) -> None:
     frames = compatibility.data(read_by(tmp_path, "a", *said("a", dtype="x")))
     (bar,) = compatibility.draw(frames).data
     assert (bar.name, tuple(bar.x)) == ("no difference seen", (0, 0))
-    assert bar.text[0].startswith("pass \N{EN DASH} 2 reads of keys")
+    assert bar.text[0].startswith("pass \N{EN DASH} 2 reads of state")
     assert compatibility.table(frames) is None
 
 
