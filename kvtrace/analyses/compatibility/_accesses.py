@@ -10,7 +10,7 @@ request's, hence its engine's; where stores of several engines fit, nobody's. A 
 that looked it up, loaded or served it, of several the one whose identity is known.
 
 server      engines that keep state for others
-owner       a request's engine, and the tenant (identity of the salt) as which it asked
+owner       a request's engine, its server, and the tenant (identity of the salt) as which it asked
 asked       every key that a request asked for: whether it was found, whether it was read
 written     every key that came to lie outside the GPU: writer, who told it, and when first
 content     the digest of the tokens of a key, where events carried one
@@ -35,13 +35,14 @@ WITH own AS (
     SELECT DISTINCT identity_id FROM identity WHERE field = 'cache_salt'
 ), seen AS (
     SELECT request_id, identity_id, CASE WHEN engine NOT IN (FROM server) THEN engine END AS engine,
+        CASE WHEN engine IN (FROM server) THEN engine END AS answered_by,
         (engine IN (FROM own))::INT * 8 + (op IN ('lookup', 'load', 'store'))::INT * 4
             + (observer = 'scheduler')::INT AS rank
     FROM span
     WHERE request_id IS NOT NULL AND observer IS DISTINCT FROM 'router'
         AND evidence IS DISTINCT FROM 'predicted'
 )
-SELECT request_id, arg_max(engine, (coalesce(rank, 0), engine)) AS engine,
+SELECT request_id, arg_max(engine, (coalesce(rank, 0), engine)) AS engine, min(answered_by) AS answered_by,
     min(identity_id) FILTER (identity_id IN (FROM salted)) AS tenant
 FROM seen GROUP BY request_id
 """
@@ -63,7 +64,7 @@ WITH answer AS (
         ) AS until
     FROM request_key WHERE key IS NOT NULL
 )
-SELECT p.request_id, p.key_space, p.key, p.tokens, p.time_ns, o.engine, o.tenant,
+SELECT p.request_id, p.key_space, p.key, p.tokens, p.time_ns, o.engine, o.tenant, o.answered_by,
     p.until <= a.found_tokens AS found,
     coalesce(p.until <= a.found_tokens AND l.load_ns IS NOT NULL
         AND p.until > a.found_tokens - coalesce(l.moved, a.found_tokens), false) AS read,
@@ -113,9 +114,10 @@ WHERE token_digest IS NOT NULL AND key IS NOT NULL AND event IN ('stored', 'writ
 
 _WANTED = """
 CREATE OR REPLACE TEMP TABLE wanted AS
-SELECT request_id, key_space, key, tokens, time_ns, engine, tenant FROM asked WHERE NOT coalesce(found, true)
+SELECT request_id, key_space, key, tokens, time_ns, engine, tenant, answered_by FROM asked
+WHERE NOT coalesce(found, true)
 UNION ALL
-SELECT request_id, key_space, key, tokens, time_ns, engine, NULL FROM block
+SELECT request_id, key_space, key, tokens, time_ns, engine, NULL, engine FROM block
 WHERE event = 'stored' AND tier = 'gpu' AND token_digest IS NOT NULL AND key IS NOT NULL
     AND time_ns IS NOT NULL AND evidence IS DISTINCT FROM 'predicted'
 """

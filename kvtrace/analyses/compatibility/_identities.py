@@ -17,6 +17,9 @@ OPEN = ("per request", "unknown", "")
 """Values that say nothing of one request's state."""
 RANDOM = "random"
 """A seed that every process draws for itself and keeps secret: no two are the same."""
+GIVEN = "given"
+"""A seed that somebody chose and that is kept secret: two may be the same."""
+_HASH = ("hash_algorithm", "hash_seed")
 _SHAPED = ("lmcache", "lmcache.inprocess", "vllm.offloading", "nixl")
 """Products whose keys depend on what engines said of themselves."""
 
@@ -89,6 +92,19 @@ class Identities:
         """Those in which the keys of the very same state differ, as the makers of the keys said."""
         found = self.differences(of, self.own(of, writer), self.own(of, reader), own=True)
         return [each for each in found if each.field in TECHNICAL]
+
+    def hash_alike(self, of: str, writer: str | None, reader: str | None) -> bool:
+        """Whether both are one maker of keys, or said alike how they hash: with which algorithm and seed."""
+        ours, theirs = self.own(of, writer), self.own(of, reader)
+        if ours is None or theirs is None or ours == theirs:
+            return ours is not None and ours == theirs
+        left, right = self._fields(ours, "writer"), self._fields(theirs, "reader")
+        words = [(left.get(field, ("",))[0], right.get(field, ("",))[0]) for field in _HASH]
+        algorithms, seeds = words
+        seedless = algorithms[0] == algorithms[1] == "blake3"
+        return algorithms[0] == algorithms[1] not in OPEN and (
+            seedless or seeds[0] == seeds[1] not in (*OPEN, RANDOM, GIVEN)
+        )
 
     def own(self, of: str, name: str | None) -> str | None:
         """The identity that tells how this product makes its keys: a cache inside an engine has its own."""

@@ -47,7 +47,7 @@ WITH shared AS (
 ), last_ask AS (
     SELECT key_space, key, engine AS reader, coalesce(tenant, '') AS asked_salt,
         split_part(key_space, ':', 1) AS producer, max(time_ns) AS asked_ns, max(tokens) AS asked_tokens,
-        arg_max(request_id, (time_ns, request_id)) AS request_id
+        arg_max(request_id, (time_ns, request_id)) AS request_id, max(answered_by) AS answered_by
     FROM wanted WHERE time_ns IS NOT NULL GROUP BY ALL
 ), of_name AS (
     SELECT * FROM last_ask QUALIFY row_number() OVER (
@@ -58,25 +58,27 @@ WITH shared AS (
         PARTITION BY token_digest, l.key_space, l.reader ORDER BY asked_ns DESC, l.key, asked_salt) <= 2
 ), vain AS (
     SELECT u.*, w.key_space AS asked_space, w.asked_salt, w.reader, w.request_id, w.asked_ns, w.asked_tokens,
-        false AS hashed_apart
+        w.answered_by, false AS hashed_apart
     FROM useless u JOIN of_name w ON w.key = u.key AND w.producer = u.producer AND w.asked_ns >= u.time_ns
     WHERE w.key_space <> u.key_space OR w.asked_salt <> u.salt
         OR EXISTS (SELECT 1 FROM apart x WHERE x.writer = u.writer AND x.reader = w.reader
             AND starts_with(coalesce(u.component, u.key_space), x.product))
     UNION ALL
-    SELECT u.*, w.key_space, w.asked_salt, w.reader, w.request_id, w.asked_ns, w.asked_tokens, true
+    SELECT u.*, w.key_space, w.asked_salt, w.reader, w.request_id, w.asked_ns, w.asked_tokens,
+        w.answered_by, true
     FROM useless u JOIN content c ON c.key_space = u.key_space AND c.key = u.key
     JOIN of_content w ON w.token_digest = c.token_digest AND w.producer = u.producer AND w.key <> u.key
-        AND w.asked_ns >= u.time_ns
+        AND w.asked_ns >= u.time_ns AND (w.key_space <> u.key_space OR w.reader IS DISTINCT FROM u.writer)
 ), once AS (
     SELECT writer, teller, reader, key_space, asked_space, salt <> asked_salt AS salted_apart, hashed_apart,
         key, salt, arg_max(asked_salt, (asked_ns, asked_salt)) AS asked_salt,
-        any_value(component) AS component, coalesce(max(tokens), max(asked_tokens)) AS tokens,
+        any_value(component) AS component, max(answered_by) AS answered_by,
+        coalesce(max(tokens), max(asked_tokens)) AS tokens,
         max(asked_ns) AS asked_ns, arg_max(request_id, (asked_ns, request_id)) AS request_id
     FROM vain GROUP BY ALL
 )
 SELECT writer, teller, reader, key_space, asked_space, salted_apart, hashed_apart,
-    any_value(component) AS component, count(*) AS keys,
+    any_value(component) AS component, max(answered_by) AS answered_by, count(*) AS keys,
     CASE WHEN count(tokens) = count(*) THEN sum(tokens)::BIGINT END AS tokens, max(asked_ns) AS time_ns,
     arg_max(request_id, (asked_ns, key)) AS request_id, arg_max(key, (asked_ns, key)) AS key,
     list_sort(list_distinct(list(salt))) AS salts, list_sort(list_distinct(list(asked_salt))) AS asked_salts
@@ -150,7 +152,10 @@ def _in_vain(asked: Asked) -> Iterator[Finding]:
 
 
 def _why(asked: Asked, row: dict[str, Any]) -> list[Difference]:
-    """What makes the two names differ; without a word of either side the hash as such."""
+    """What makes the two names differ; where a side does not say how it hashes the hash as such.
+
+    Nothing where both hash alike: equal tokens of another salt, LoRA or image are other state.
+    """
     of = product(row["component"], row["key_space"])
     found: dict[str, Difference] = {}
     spaces = _of_space(row["key_space"]), _of_space(row["asked_space"])
@@ -161,9 +166,11 @@ def _why(asked: Asked, row: dict[str, Any]) -> list[Difference]:
         ours, theirs = _salts(row["salts"]), _salts(row["asked_salts"])
         found["cache_salt"] = Difference("cache_salt", ours, theirs, keeper(of, "cache_salt", "key"))
     if row["hashed_apart"]:
-        made_by = row["teller"] if row["teller"] != row["writer"] else row["writer"]
-        for each in asked.identities.technical(of, made_by, row["reader"]):
+        makers = row["teller"] or row["writer"], row["answered_by"]
+        for each in asked.identities.technical(of, *makers):
             found.setdefault(each.field, each)
+        if not found and asked.identities.hash_alike(of, *makers):
+            return []
     elif not found:
         for each in asked.identities.differences(of, row["writer"], row["reader"]):
             if each.enforced_by == "key":

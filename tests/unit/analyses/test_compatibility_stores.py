@@ -79,6 +79,38 @@ def test_two_random_seeds_are_two(tmp_path: Path) -> None:
     assert row["detail"].endswith(" in vain: every process draws its own hash_seed")
 
 
+def test_equal_tokens_that_both_hash_alike_are_of_another_lora_or_salt(tmp_path: Path) -> None:
+    alike = {"hash_algorithm": "sha256", "hash_seed": "vllm-none-hash"}
+    blocks = [*stored(1, "a", ("x0", "d0")), *computed(5, "b", ("y0", "d0"))]
+    (row,) = drawn(tmp_path, block=blocks, identity=[*said("a", **alike), *said("b", **alike)])[
+        "written_can_be_asked"
+    ]
+    assert row["status"] == "pass"
+
+
+def test_an_engine_hashes_as_it_does_whatever_it_says(tmp_path: Path) -> None:
+    blocks = [*stored(1, "a", ("x0", "d0")), *computed(5, "a", ("y0", "d0"))]
+    (row,) = drawn(tmp_path, block=blocks)["written_can_be_asked"]
+    assert row["status"] == "pass"
+
+
+def test_chunks_are_hashed_by_the_servers_and_not_by_their_engines(tmp_path: Path) -> None:
+    """Of two servers on one disk; what vLLM hashes its own blocks with is nothing to them."""
+    digests = [row | {"token_digest": "d" + row["key"][1:]} for row in written(1.5, "k0", "k1")]
+    own = [
+        row | {"token_digest": "d" + row["key"][1:]}
+        for row in written(7, "y0", "y1", engine="l1", process="l1")
+    ]
+    part, late = produced(), missed("b", "r1", 5)
+    part["block"] = digests + own
+    late["request_key"] = keys("r1", 5, "y0", "y1")
+    late["span"].append(span("lookup", "r1", "l1", 5, 5.1, observer="server", found_tokens=0))
+    sides = [*said("a", hash_algorithm="sha256"), *said("b", hash_algorithm="xxhash")]
+    sides += [*said("l0", hash_algorithm="blake3"), *said("l1", hash_algorithm="builtin")]
+    (row,) = drawn(tmp_path, part, late, identity=sides)["written_can_be_asked"]
+    assert (row["field"], row["writer"], row["reader"]) == ("hash_algorithm", "blake3", "builtin")
+
+
 def test_content_asked_for_before_it_was_written_was_not_missed(tmp_path: Path) -> None:
     blocks = [*computed(1, "b", ("y0", "d0")), *stored(5, "a", ("x0", "d0"))]
     (row,) = drawn(tmp_path, block=blocks)["written_can_be_asked"]
