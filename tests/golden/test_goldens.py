@@ -39,6 +39,9 @@ ORDER = {
     "visibility": ("backend", "tier"),
     "bandwidth": ("tier_from", "tier_to", "component", "includes_queue"),
     "lock_contract": ("invariant", "request_id", "key", "time_ns"),
+    "waste": ("tier", "component"),
+    "miss_ratio_curve": ("tier", "component", "key_space", "tenant", "capacity_keys"),
+    "slo": ("group", "metric"),
 }
 """Analysis -> the columns that name a row."""
 INSTANTS = (
