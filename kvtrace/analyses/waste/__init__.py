@@ -13,7 +13,7 @@ import polars as pl
 from kvtrace.analyses._served import measured
 from kvtrace.analyses._served import table as served_table
 from kvtrace.analyses.waste.loaded import LOADED
-from kvtrace.analyses.waste.stored import STORED
+from kvtrace.analyses.waste.stored import stored
 from kvtrace.run.derived import spilling
 from kvtrace.schema.vocabulary import TIERS
 
@@ -93,7 +93,8 @@ def waste(run: Run) -> pl.DataFrame:
     connection = spilling(run)
     try:
         connection.register("wanted", wanted.to_arrow())
-        for statement in (*STORED, *LOADED):
+        connection.register("stored", stored(connection).to_arrow())
+        for statement in LOADED:
             connection.execute(statement)
         rows = pl.DataFrame(connection.sql(_ROWS, params={"tiers": list(TIERS)}).to_arrow_table())
     finally:

@@ -10,6 +10,13 @@ ends, of those that it wrote too; what is read there is in the calls (reason ask
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+if TYPE_CHECKING:
+    import duckdb
+
 _PLACED = """
 CREATE OR REPLACE TEMP TABLE placed AS
 WITH telling AS (
@@ -62,41 +69,91 @@ FROM spot s JOIN block b ON b.event = 'cleared' AND b.time_ns IS NOT NULL
     AND (b.locality IS NULL OR b.locality IS NOT DISTINCT FROM s.locality)
 """
 
-_STAYS = """
-CREATE OR REPLACE TEMP TABLE stay AS
-WITH cleared AS (
-    SELECT spot, max(clears) AS clears FROM clearing GROUP BY spot
-), dated AS (
-    SELECT p.spot, p.object, p.time_ns, p.seq, p.kind, p.bytes, p.landed, coalesce(x.clears, 0) AS clears
-    FROM placed p ASOF LEFT JOIN clearing x ON p.spot = x.spot AND p.time_ns > x.time_ns
-), numbered AS (
-    SELECT *, row_number() OVER of_it AS place, count(*) FILTER (kind = 0) OVER (
-        of_it ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS taken
-    FROM dated
-    WINDOW of_it AS (PARTITION BY spot, object ORDER BY time_ns, seq NULLS FIRST, kind)
-), lived AS (
-    SELECT spot, clears, bool_or(kind = 1 AND NOT landed) AS stored,
-        coalesce(max(place) FILTER (kind = 2) > min(place) FILTER (kind = 1), false) AS was_read,
-        bool_or(kind = 0) AS taken, max(bytes) FILTER (kind = 1) AS bytes
-    FROM numbered GROUP BY spot, object, taken, clears
-)
-SELECT l.spot, l.was_read, l.bytes, l.taken OR l.clears < coalesce(c.clears, 0) AS gone
-FROM lived l LEFT JOIN cleared c USING (spot) WHERE l.stored
+_EVENTS = """
+SELECT p.spot, p.object, p.time_ns, p.seq, p.kind, p.bytes, p.landed, 0::BIGINT AS clears
+FROM placed p WHERE p.object % $parts = $part
 """
-
-_STORED = """
-CREATE OR REPLACE TEMP TABLE stored AS
-SELECT s.tier, s.component, count(*) AS stored_objects,
-    CASE WHEN count(t.bytes) = count(*) THEN TRY_CAST(sum(t.bytes) AS BIGINT) END AS stored_bytes,
-    bool_and(s.reads_told) AS told,
-    CASE WHEN told THEN count(*) FILTER (NOT was_read) END AS never_read_objects,
-    CASE WHEN told AND count(t.bytes) FILTER (NOT was_read) = count(*) FILTER (NOT was_read)
-        THEN TRY_CAST(coalesce(sum(t.bytes) FILTER (NOT was_read), 0) AS BIGINT) END AS never_read_bytes,
-    CASE WHEN told AND count(t.bytes) FILTER (NOT was_read AND gone) = count(*) FILTER (NOT was_read AND gone)
-        THEN TRY_CAST(coalesce(sum(t.bytes) FILTER (NOT was_read AND gone), 0) AS BIGINT) END
-        AS gone_unread_bytes
-FROM stay t JOIN spot s USING (spot) GROUP BY s.tier, s.component
+_EVENTS_CLEARED = """
+SELECT p.spot, p.object, p.time_ns, p.seq, p.kind, p.bytes, p.landed, coalesce(x.clears, 0) AS clears
+FROM (FROM placed WHERE object % $parts = $part) p
+ASOF LEFT JOIN clearing x ON p.spot = x.spot AND p.time_ns > x.time_ns
 """
+PART_EVENTS = 4_000_000
+"""So many events are sorted at a time."""
+_SUMS = (
+    "objects", "unsized", "bytes", "unread", "unread_unsized", "unread_bytes", "gone_unsized", "gone_bytes",
+)  # fmt: skip
 
-STORED = (_PLACED, _SPOTS, _CLEARINGS, _STAYS, _STORED)
-"""Statements that make `stored`: a row a tier and component."""
+
+def stored(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    """What was stored and never read, a row a tier and component; see `waste` for the columns."""
+    for statement in (_PLACED, _SPOTS, _CLEARINGS):
+        connection.execute(statement)
+    ((size, cleared),) = connection.sql(
+        "SELECT (SELECT count(*) FROM placed), (SELECT count(*) FROM clearing)"
+    ).fetchall()
+    ends = pl.DataFrame(
+        connection.sql("SELECT spot, max(clears) AS last FROM clearing GROUP BY spot").to_arrow_table()
+    )
+    query, parts = _EVENTS_CLEARED if cleared else _EVENTS, size // PART_EVENTS + 1
+    summed = pl.concat(
+        _summed(_stays(pl.DataFrame(connection.sql(query, params=chosen).to_arrow_table())), ends)
+        for chosen in ({"parts": parts, "part": part} for part in range(parts))
+    )
+    spots = pl.DataFrame(
+        connection.sql("SELECT spot, tier, component, reads_told FROM spot").to_arrow_table()
+    )
+    whole = summed.join(spots, on="spot").group_by("tier", "component").agg(
+        pl.col(_SUMS).sum(), told=pl.col("reads_told").all()
+    )  # fmt: skip
+    told = pl.col("told")
+    return whole.select(
+        "tier", "component", stored_objects="objects",
+        stored_bytes=pl.when(pl.col("unsized") == 0).then("bytes"),
+        never_read_objects=pl.when(told).then("unread"),
+        never_read_bytes=pl.when(told & (pl.col("unread_unsized") == 0)).then("unread_bytes"),
+        gone_unread_bytes=pl.when(told & (pl.col("gone_unsized") == 0)).then("gone_bytes"),
+    ).cast(SCHEMA, strict=False)  # fmt: skip
+
+
+SCHEMA = pl.Schema(
+    {
+        "tier": pl.String, "component": pl.String, "stored_objects": pl.Int64, "stored_bytes": pl.Int64,
+        "never_read_objects": pl.Int64, "never_read_bytes": pl.Int64, "gone_unread_bytes": pl.Int64,
+    }
+)  # fmt: skip
+
+
+def _stays(events: pl.DataFrame) -> pl.DataFrame:
+    """A row a stay that a store began or joined: its place, bytes, whether it was read and taken, clears."""
+    order = ["spot", "object", "time_ns", "seq", "kind"]
+    rows = events.sort(order, nulls_last=False).with_row_index("at")
+    begins = pl.any_horizontal(
+        pl.col("spot", "object", "clears") != pl.col("spot", "object", "clears").shift(),
+        pl.col("kind").shift() == 0,
+    )
+    brings, at = pl.col("kind") == 1, pl.col("at").cast(pl.Int64)
+    marked = rows.select(
+        "spot", "clears", stay=begins.fill_null(value=True).cum_sum(), taken=pl.col("kind") == 0,
+        stored=brings & ~pl.col("landed"), bytes=pl.when(brings).then("bytes"),
+        brought_at=pl.when(brings).then(at), read_at=pl.when(pl.col("kind") == 2).then(at),
+    )  # fmt: skip
+    stays = marked.group_by("stay").agg(
+        pl.col("spot", "clears").first(), pl.col("taken", "stored").any(), pl.col("bytes").max(),
+        was_read=(pl.col("read_at").max() > pl.col("brought_at").min()).fill_null(value=False),
+    )  # fmt: skip
+    return stays.filter("stored")
+
+
+def _summed(stays: pl.DataFrame, ends: pl.DataFrame) -> pl.DataFrame:
+    """The sums of each place, as wide as they come."""
+    unread = ~pl.col("was_read")
+    gone = unread & (pl.col("taken") | (pl.col("clears") < pl.col("last").fill_null(0)))
+    size, unsized = pl.col("bytes").cast(pl.Int128), pl.col("bytes").is_null()
+    known = stays.join(ends, on="spot", how="left")
+    return known.group_by("spot").agg(
+        objects=pl.len().cast(pl.Int64), unsized=unsized.sum().cast(pl.Int64), bytes=size.sum(),
+        unread=unread.sum().cast(pl.Int64), unread_unsized=(unread & unsized).sum().cast(pl.Int64),
+        unread_bytes=size.filter(unread).sum(), gone_unsized=(gone & unsized).sum().cast(pl.Int64),
+        gone_bytes=size.filter(gone).sum(),
+    )  # fmt: skip
