@@ -17,8 +17,8 @@ import polars as pl
 if TYPE_CHECKING:
     import duckdb
 
-_PLACED = """
-CREATE OR REPLACE TEMP TABLE placed AS
+_NAMED = """
+CREATE OR REPLACE TEMP VIEW named_event AS
 WITH telling AS (
     SELECT DISTINCT process, component FROM block
     WHERE event IN ('stored', 'written') AND reason IS DISTINCT FROM 'asked' AND process IS NOT NULL
@@ -49,12 +49,16 @@ WHERE CASE WHEN event = 'accessed' THEN is_asked OR NOT touches
 no second word. Place and object are numbers: at the millions that a run may have two meet once in a million
 runs."""
 
+_PLACED = """
+CREATE OR REPLACE TEMP TABLE placed AS
+SELECT spot, object, time_ns, seq, kind, bytes, landed FROM named_event
+"""
 _SPOTS = """
 CREATE OR REPLACE TEMP TABLE spot AS
 SELECT spot, any_value(process) AS process, any_value(engine) AS engine, any_value(tier) AS tier,
     any_value(component) AS component, any_value(locality) AS locality, any_value(key_space) AS key_space,
     bool_or(kind = 2) OR bool_and(is_recorded) AS reads_told
-FROM placed GROUP BY spot
+FROM named_event GROUP BY spot
 """
 _CLEARINGS = """
 CREATE OR REPLACE TEMP TABLE clearing AS
@@ -87,7 +91,7 @@ _SUMS = (
 
 def stored(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
     """What was stored and never read, a row a tier and component; see `waste` for the columns."""
-    for statement in (_PLACED, _SPOTS, _CLEARINGS):
+    for statement in (_NAMED, _PLACED, _SPOTS, _CLEARINGS):
         connection.execute(statement)
     ((size, cleared),) = connection.sql(
         "SELECT (SELECT count(*) FROM placed), (SELECT count(*) FROM clearing)"
