@@ -84,7 +84,7 @@ def slo(
             `fallbacks`
 
     Columns:
-        group: the group; null where the run names none, or it is not known of these requests
+        group: the group; null for a run that names none, or requests of which it is not known
         metric: ttft_ns, itl_p50_ns, itl_p99_ns or e2e_ns
         target_ns: what a request may take, ns
         requests: requests of which it is known whether they were in time

@@ -24,6 +24,7 @@ _NOTHING = (
     "No store or load beside the GPU was recorded. kvtrace's own instruments inside an engine and its cache "
     "would fill this (kvtrace run), or any span with kvtrace.op = load or store and kvtrace.bytes."
 )
+_LOST = "SELECT coalesce(TRY_CAST(sum(count) AS BIGINT), 0) FROM loss WHERE cause <> 'duplicate'"
 _KINDS = (
     ("never_read_bytes", "stored_bytes", "stored, never read", "#7c8aa0"),
     ("recomputed_bytes", "judged_bytes", "loaded, then recomputed", "#d55e00"),
@@ -35,9 +36,10 @@ _KINDS = (
 
 @dataclass(frozen=True)
 class Waste:
-    """The rows of the question, as they are."""
+    """The rows of the question, as they are, and how many records the run lost."""
 
     rows: pl.DataFrame
+    lost: int = 0
     empty: str | None = None
 
 
@@ -46,7 +48,8 @@ def data(run: Run) -> Waste:
     from kvtrace.analyses.waste import waste
 
     rows = waste(run)
-    return Waste(rows, None if rows.height else _NOTHING)
+    ((lost,),) = run.connection().sql(_LOST).fetchall()
+    return Waste(rows, lost, None if rows.height else _NOTHING)
 
 
 def _name(row: dict[str, Any]) -> str:
@@ -92,6 +95,8 @@ def notes(frames: Waste) -> tuple[str, ...]:
     unread = [_name(row) for row in rows if row["stored_objects"] and row["never_read_objects"] is None]
     if unread:
         said.append(f"Nobody records what is read in {listed(unread)}: what was never read there is unknown.")
+    if frames.lost and frames.rows["never_read_objects"].sum():
+        said.append(f"{many(frames.lost, 'record')} were lost, reads perhaps: never read is at most this.")
     there = [row for row in rows if (row["never_read_bytes"] or 0) > (row["gone_unread_bytes"] or 0)]
     if there:
         left = sum(row["never_read_bytes"] - (row["gone_unread_bytes"] or 0) for row in there)

@@ -66,7 +66,7 @@ def miss_ratio_curve(run: Run, *, points: int = 64) -> pl.DataFrame:
         tier: physical medium in which keys of this key space lie; null when no event tells
         component: the product's own name of the part
         key_space: what the keys are: producer:algorithm:model
-        tenant: whose requests: the digest of a cache salt; null without one
+        tenant: whose requests: the digest of a cache salt; null for requests without one
         capacity_keys: keys that the cache may hold, of all tenants together
         capacity_tokens: tokens in so many keys, by the mean of all that were asked for; null when one of
             them does not say its tokens

@@ -10,6 +10,7 @@ from kvtrace.errors import UsageError
 from kvtrace.panels import miss_ratio_curve, panel, slo, waste
 from kvtrace.run import open_run
 from tests.rows import write_run
+from tests.unit.analyses.cache_rows import asked as asked_call
 from tests.unit.analyses.cache_rows import event
 from tests.unit.analyses.exposure.drawing import drawn
 from tests.unit.analyses.test_ideal_hit_ratio import asked
@@ -117,4 +118,14 @@ def test_requests_are_in_time_late_or_not_known(tmp_path: Path) -> None:
     assert second[3:] == ("not observed", "not observed", "0", "4")
     assert slo.notes(frames) == (
         "between tokens, p99 within 200 ms: not observed. Nobody recorded what it takes.",
+    )
+
+
+def test_over_losses_what_was_never_read_is_an_upper_bound(tmp_path: Path) -> None:
+    block = [written(1, "a"), written(1, "b"), asked_call("accessed", 2, "a")]
+    loss = [{"cause": "dropped", "count": 3, "process": "l0"}, {"cause": "duplicate", "count": 9}]
+    frames = waste.data(write_run(tmp_path / "run", block=block, loss=loss))
+    assert waste.notes(frames) == (
+        "3 records were lost, reads perhaps: never read is at most this.",
+        "8 B that nobody read lay there still when the recording ended.",
     )
