@@ -26,7 +26,7 @@ COLUMNS = pl.Schema(
     }
 )
 
-_TURNS = """
+TURNS = """
 CREATE OR REPLACE TEMP TABLE turns AS
 WITH inquiry AS (
     SELECT key_space, request_id, coalesce(attempt, 1) AS attempt, min(time_ns) AS time_ns
@@ -41,7 +41,7 @@ FROM inquiry i JOIN space s ON s.key_space IS NOT DISTINCT FROM i.key_space
 """
 """The first inquiry of each request in each key space, numbered in time order: numbers join cheaply."""
 
-_ASKED = """
+ASKED = """
 CREATE OR REPLACE TEMP TABLE asked AS
 SELECT t.space, t.turn, k.position, any_value(k.key) AS key, max(k.tokens) AS tokens
 FROM request_key k JOIN turns t ON t.request_id = k.request_id AND t.attempt = coalesce(k.attempt, 1)
@@ -123,7 +123,7 @@ def ideal_hit_ratio(run: Run) -> pl.DataFrame:
         of_prompt: hit_tokens / prompt_tokens: the ideal hit ratio
     """
     connection = spilling(run)
-    for query in (_TURNS, _ASKED, _SERVED):
+    for query in (TURNS, ASKED, _SERVED):
         connection.execute(query)
     found = connection.sql(_ROWS).to_arrow_table()
     return pl.DataFrame(found).select(list(COLUMNS)).cast(COLUMNS)

@@ -40,6 +40,9 @@ ORDER = {
     "bandwidth": ("tier_from", "tier_to", "component", "includes_queue"),
     "lock_contract": ("invariant", "request_id", "key", "time_ns"),
     "compatibility": ("invariant", "request_id", "key", "time_ns", "field"),
+    "waste": ("tier", "component"),
+    "miss_ratio_curve": ("tier", "component", "key_space", "tenant", "capacity_keys"),
+    "slo": ("group", "metric"),
 }
 """Analysis -> the columns that name a row."""
 INSTANTS = (

@@ -56,7 +56,7 @@ SAMPLES = [
 ]  # fmt: skip
 QUESTIONS = (
     "hit_funnel", "hit_ratio", "ledger", "store_lag", "missed_by_lag", "four_events", "visibility",
-    "residency",
+    "residency", "miss_ratio_curve", "slo", "waste",
 )  # fmt: skip
 
 

@@ -42,8 +42,7 @@ ROWS: tuple[Row, ...] = (
 QUESTIONS = (
     "bandwidth", "blockers", "coverage", "critical_path", "exposure", "fallbacks", "four_events",
     "held_share", "hit_funnel", "hit_ratio", "hold", "inventory", "ledger", "lock_contract", "missed_by_lag",
-    "residency",
-    "store_lag", "visibility",
+    "residency", "store_lag", "visibility", "miss_ratio_curve", "slo", "waste",
 )  # fmt: skip
 
 

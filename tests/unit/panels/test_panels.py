@@ -28,7 +28,7 @@ def drawn(trace_list: object, name: str) -> list[object]:
     return [trace for trace in trace_list if trace.name == name]  # type: ignore[attr-defined]
 
 
-OF_KEYS = ("compatibility", "four_events", "predicted_reported", "residency")
+OF_KEYS = ("compatibility", "four_events", "miss_ratio_curve", "predicted_reported", "residency")
 """Panels of what key events and routers tell: the drawn run has none."""
 
 
