@@ -50,7 +50,8 @@ def check(
     checked. 0: all that could be checked holds. A contract whose records are wholly absent is unobserved:
     named, and neutral.
 
-    `kvtrace describe lock_contract` says what is checked. With --format the findings come out as rows.
+    `kvtrace describe lock_contract` and `kvtrace describe compatibility` say what is checked. With --format
+    the findings come out as rows.
 
     Example:
         kvtrace check run

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kvtrace import recorder
 from kvtrace.instrument.lmcache import plugin
+from kvtrace.instrument.vllm.identity import RANDOM, hash_seed
 from kvtrace.instrument.vllm.settings import SECRET, at, said
 from kvtrace.instrument.wrapping import around
 
@@ -45,7 +46,9 @@ STORAGE = {
     "prefetch_max_in_flight": "prefetch_max_in_flight",
 }
 """Our name of a setting -> where LMCache's configuration holds it."""
-IN_KEY = ("chunk_size", "hash_algorithm", "model", "cache_salt", "parallel_layout")
+IN_KEY = ("chunk_size", "hash_algorithm", "hash_seed", "model", "cache_salt", "parallel_layout")
+SEEDLESS = ("blake3",)
+"""Algorithms whose first parent is no seed's hash (`TokenHasher._init_none_hash`)."""
 _PLACE = re.compile(r"path|dir|file|url|host|endpoint|address|bucket")
 _ADAPTERS = "lmcache.v1.distributed.l2_adapters.config"
 
@@ -123,10 +126,22 @@ def _serves(_modules: Any, config: Any) -> None:
     fields: dict[str, str] = {}
     fields |= {name: text for name, text in settings.items() if name in IN_KEY}
     fields |= {"model": "per request", "cache_salt": "per request", "parallel_layout": "per request"}
+    if (seed := seed_of(fields.get("hash_algorithm"))) is not None:
+        fields["hash_seed"] = seed
     fields["engine_version"] = plugin.version()
     enforced: dict[str, str] = {name: "key" if name in IN_KEY else "nobody" for name in fields}
     for side in ("writer", "reader"):
         recorder.identity(instance, side, fields, source="MPServerConfig", enforced_by=enforced)
+
+
+def seed_of(algorithm: str | None) -> str | None:
+    """What LMCache's keys grow from: vLLM's seed, by the same rule; None where there is none.
+
+    Python's own `hash` of that seed's text is another in every process, unless PYTHONHASHSEED is given.
+    """
+    if algorithm is None or algorithm in SEEDLESS:
+        return None
+    return hash_seed(RANDOM[0] if algorithm == "builtin" else algorithm)
 
 
 def _nothing(*_: Any, **__: Any) -> None:

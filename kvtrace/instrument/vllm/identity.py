@@ -39,9 +39,13 @@ def identity(config: Any) -> tuple[dict[str, str], dict[str, str]]:
         "tensor_parallel_size": "parallel_config.tensor_parallel_size",
         "pipeline_parallel_size": "parallel_config.pipeline_parallel_size",
         "rope_theta": "model_config.hf_text_config.rope_parameters.rope_theta",
+        "rope_type": "model_config.hf_text_config.rope_parameters.rope_type",
+        "rope_factor": "model_config.hf_text_config.rope_parameters.factor",
     }
     values = {name: said(at(config, path)) for name, path in paths.items()}
     values["model"] = model_name(config)
+    values["quantization"] = values["quantization"] or "none"
+    values["window"] = values["window"] or "none"
     values["hash_seed"] = hash_seed(str(values["hash_algorithm"]))
     values["lora"] = "per request" if at(config, "lora_config") is not None else "none"
     values["cache_salt"] = "per request"

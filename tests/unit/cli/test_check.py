@@ -9,7 +9,7 @@ import pytest
 from kvtrace.cli import main
 from kvtrace.cli.check import MOST, verdict
 from tests.rows import write_run
-from tests.unit.analyses.cache_rows import DROPPED, S, asked, drawn, event, span, written
+from tests.unit.analyses.cache_rows import DROPPED, SPACE, S, asked, drawn, event, span, written
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,6 +110,35 @@ def test_a_warning_is_a_violation_too(tmp_path: Path, capsys: pytest.CaptureFixt
     assert code == 1
     assert next(line for line in lines if "is violated" in line and "read_within_ttl" in line).startswith(
         "read_within_ttl is violated (warning): ttl_expired: 1 key not locked any more when read, 15 s after"
+    )
+
+
+def test_state_of_another_kind_is_a_sentence_with_who_would_have_stopped_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spans = [
+        span("store", 1, 2, op="store", engine="a", observer="client", request_id="r0"),
+        span("load", 6, 7, op="load", engine="b", observer="client", request_id="r1"),
+        span("asks", 5, 5.5, op="lookup", engine="b", observer="scheduler", request_id="r1", found_tokens=64),
+    ]
+    asks = [
+        {"request_id": each, "key_space": SPACE, "key": "k", "tokens": 64, "position": 0}
+        for each in ("r0", "r1")
+    ]
+    sides = [
+        {"identity_id": name, "side": side, "field": "lora", "value": value}
+        for name, value in (("a", "none"), ("b", EVIL))
+        for side in ("writer", "reader")
+    ]
+    tables = {"span": spans, "request_key": asks, "identity": sides}
+    run = drawn(tmp_path, *written(1, engine="l0"), **tables)
+    code, lines = said(run, capsys)
+    assert code == 1
+    (line,) = [line for line in lines if line.startswith("read_as_written")]
+    assert line == (
+        "read_as_written is violated (warning): 1 key written by a with lora none and read by b with "
+        r"::set-env name=X::\x1b[31m\n::stop; neither the key nor the backend looks at it "
+        "(request r1, key k, at 1970-01-01T00:00:06.000000000Z)."
     )
 
 

@@ -14,8 +14,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace import recorder
+from kvtrace.instrument.lmcache import plugin
+from kvtrace.instrument.lmcache.facts import seed_of
 from kvtrace.instrument.lmcache.inprocess import storage
 from kvtrace.instrument.vllm import configuration
+from kvtrace.instrument.vllm.settings import at, said
 from kvtrace.instrument.wrapping import around
 
 if TYPE_CHECKING:
@@ -51,11 +54,22 @@ _DROP = recorder.shape(
     "span", _COLUMNS, name="lmcache_store", op="drop", evidence="shim", attribution="request", **_MOVED
 )
 _MOST = 100_000
+IDENTITY = {
+    "chunk_size": "config.chunk_size",
+    "hash_algorithm": "config.pre_caching_hash_algorithm",
+    "world_size": "metadata.world_size",
+    "kv_cache_dtype": "metadata.kv_dtype",
+    "serde": "config.remote_serde",
+}
+"""Our name of a field -> where LMCacheEngine holds it; the model is the engine's own."""
+IN_KEY = ("chunk_size", "hash_algorithm", "hash_seed", "world_size", "kv_cache_dtype")
+"""Of them in CacheEngineKey (utils.py) or in its hash."""
 
 
 def install(module: ModuleType) -> None:
     """Wrap the engine."""
     owner = module.LMCacheEngine
+    around(owner, "__init__", _now, _made)
     around(owner, "lookup", _now, _looked_up)
     around(owner, "lookup_unpin", _unpins, _unpinned)
     around(owner, "retrieve", _begins, _retrieved)
@@ -64,6 +78,20 @@ def install(module: ModuleType) -> None:
 
 def _now(*_: Any, **__: Any) -> int:
     return recorder.now()
+
+
+def _made(_start_ns: int, _result: None, engine: Any, *_: Any, **__: Any) -> None:
+    """What its keys are made of: `ENGINE:lmcache`; the engine's own identity is that of its GPU blocks."""
+    config = configuration.here().config
+    if config is None:
+        return
+    found = {name: said(at(engine, path)) for name, path in IDENTITY.items()}
+    found |= {"hash_seed": seed_of(found["hash_algorithm"]), "engine_version": plugin.version()}
+    fields = {name: text for name, text in found.items() if text is not None}
+    enforced = {name: "key" if name in IN_KEY else "nobody" for name in fields}
+    name = f"{configuration.engine_name(config, 'worker')}:lmcache"
+    for side in ("writer", "reader"):
+        recorder.identity(name, side, fields, source="LMCacheEngineConfig", enforced_by=enforced)
 
 
 def _begins(_engine: Any, *_: Any, **options: Any) -> int:

@@ -50,6 +50,36 @@ def test_a_server_says_who_it_is_and_what_its_keys_are_made_of(told: Told) -> No
     )
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "given", "seed"),
+    [
+        ("blake3", "7", None),
+        ("sha256_cbor", None, "vllm-none-hash"),
+        ("sha256_cbor", "7", "7"),
+        ("builtin", None, "random"),
+        ("builtin", "7", "given"),
+        (None, "7", None),
+    ],
+)
+def test_keys_grow_from_vllms_seed_where_their_algorithm_has_one(
+    monkeypatch: pytest.MonkeyPatch, algorithm: str | None, given: str | None, seed: str | None
+) -> None:
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    if given is not None:
+        monkeypatch.setenv("PYTHONHASHSEED", given)
+    assert facts.seed_of(algorithm) == seed
+
+
+@pytest.mark.usefixtures("server")
+def test_a_server_says_what_its_keys_grow_from(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    served = SimpleNamespace(create_request_server=lambda *_: "server", __name__="factory")
+    facts.install(served)
+    served.create_request_server([], SimpleNamespace(instance_id="l", hash_algorithm="sha256_cbor"))
+    ((_, _, fields, how), _) = told.identities
+    assert (fields["hash_seed"], how["enforced_by"]["hash_seed"]) == ("7", "key")
+
+
 @pytest.mark.usefixtures("server")
 def test_another_version_is_warned_of_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -104,6 +104,13 @@ def test_the_key_vouches_for_what_is_hashed_and_for_nothing_else() -> None:
     assert fields.keys() == enforced_by.keys()
 
 
+def test_what_is_not_quantised_and_has_no_window_says_so() -> None:
+    fields, _ = identity(config())
+    assert (fields["quantization"], fields["window"]) == ("none", "none")
+    fields, _ = identity(config(model={"quantization": "fp8"}, cache={"sliding_window": 128}))
+    assert (fields["quantization"], fields["window"]) == ("fp8", "128")
+
+
 def test_keys_compare_inside_algorithm_and_model() -> None:
     assert key_space(config(model={"model": "/models/llama-8b"})) == "vllm:sha256:llama-8b"
 
