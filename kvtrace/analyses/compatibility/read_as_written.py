@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kvtrace.analyses.compatibility._identities import Difference
     from kvtrace.run import Run
 
-_PAIRS = """
+MATCHED = """
 WITH reading AS (
     SELECT request_id, key_space, key, tokens, read_ns, engine AS reader, coalesce(tenant, '') AS tenant
     FROM asked WHERE read AND read_ns IS NOT NULL
@@ -41,13 +41,17 @@ WITH reading AS (
     ASOF LEFT JOIN writing w ON w.key_space = r.key_space AND w.key = r.key AND w.tenant = r.tenant
         AND w.time_ns <= r.read_ns
 )
+"""
+"""`matched`: every key that a request read, with the write that it read."""
+_PAIRS = f"""
+{MATCHED}
 SELECT coalesce(fit, any_writer) AS writer, reader, coalesce(fit_in, any_in) AS component, key_space,
     count(*) AS reads, count(DISTINCT key) AS keys,
     CASE WHEN count(tokens) = count(*) THEN sum(tokens)::BIGINT END AS tokens,
     min(read_ns) AS time_ns, arg_min(request_id, (read_ns, request_id, key)) AS request_id,
     arg_min(key, (read_ns, request_id, key)) AS key
 FROM matched GROUP BY ALL ORDER BY time_ns, writer, reader, component, key_space
-"""
+"""  # noqa: S608 - constants of this module
 _DEGREES = ("tensor_parallel_size", "pipeline_parallel_size")
 _STOPPED = {
     "key": "; the key holds it, and should have stopped that",
@@ -72,7 +76,7 @@ def read_as_written(run: Run, asked: Asked) -> list[Finding]:
             silent += reads
             continue
         of = product(component, space)
-        found = [each for each in asked.identities.differences(of, writer, reader) if not _agnostic(each)]
+        found = [each for each in asked.identities.differences(of, writer, reader) if not agnostic(each)]
         same += reads if not found else 0
         violations += [
             Finding(
@@ -92,7 +96,8 @@ def read_as_written(run: Run, asked: Asked) -> list[Finding]:
     return judged(violations, undecided, held)
 
 
-def _agnostic(each: Difference) -> bool:
+def agnostic(each: Difference) -> bool:
+    """Whether it is kept apart by key or backend, which let pass what does not depend on it."""
     return each.field in _DEGREES and each.enforced_by in ("key", "backend")
 
 
