@@ -91,6 +91,7 @@ def judged(
         load_lower_bound_pipelined_ns=pl.col("pipelined_ns").round().cast(pl.Int64, strict=False),
         load_lower_bound_serial_ns=pl.col("serial_ns").round().cast(pl.Int64, strict=False),
         recompute_estimate_ns=estimate,
+        used_tokens="used",
         saved_ns=estimate - pl.col("cost_ns"),
         verdict=pl.when(worth).then(pl.lit("worth")).when(not_worth).then(pl.lit("not_worth"))
         .otherwise(pl.lit("unclear")),
