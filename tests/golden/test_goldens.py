@@ -37,6 +37,8 @@ ORDER = {
     "missed_by_lag": ("request_id", "producer_request_id"),
     "four_events": ("request_id", "first_position"),
     "visibility": ("backend", "tier"),
+    "break_even": ("request_id",),
+    "verdict": ("request_id",),
     "bandwidth": ("tier_from", "tier_to", "component", "includes_queue"),
     "lock_contract": ("invariant", "request_id", "key", "time_ns"),
     "compatibility": ("invariant", "request_id", "key", "time_ns", "field"),

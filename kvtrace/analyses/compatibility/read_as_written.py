@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kvtrace.analyses.compatibility._identities import Difference
     from kvtrace.run import Run
 
-_PAIRS = """
+MATCHED = """
 WITH reading AS (
     SELECT request_id, key_space, key, tokens, read_ns, engine AS reader, coalesce(tenant, '') AS tenant
     FROM asked WHERE read AND read_ns IS NOT NULL
@@ -42,13 +42,17 @@ WITH reading AS (
     ASOF LEFT JOIN writing w ON w.key_space = r.key_space AND w.key = r.key AND w.tenant = r.tenant
         AND w.time_ns <= r.read_ns
 )
+"""
+"""`matched`: every key that a request read, with the write that it read."""
+_PAIRS = f"""
+{MATCHED}
 SELECT coalesce(fit, any_writer) AS writer, reader, coalesce(fit_in, any_in) AS component, key_space,
     count(*) AS reads, count(DISTINCT key) AS keys,
     CASE WHEN count(tokens) = count(*) THEN sum(tokens)::BIGINT END AS tokens,
     min(read_ns) AS time_ns, arg_min(request_id, (read_ns, request_id, key)) AS request_id,
     arg_min(key, (read_ns, request_id, key)) AS key
 FROM matched GROUP BY ALL ORDER BY time_ns, writer, reader, component, key_space
-"""
+"""  # noqa: S608 - constants of this module
 _HANDED = """
 WITH named AS (
     SELECT request_id, any_value(user_request_id) AS person FROM span
@@ -96,11 +100,7 @@ def read_as_written(run: Run, asked: Asked) -> list[Finding]:
         if not asked.identities.comparable(of, writer, reader):
             silent += reads
             continue
-        found = [
-            each
-            for each in asked.identities.differences(of, writer, reader)
-            if not dealt_with(of, each.field, each.enforced_by)
-        ]
+        found = unlike(asked, of, writer, reader)
         same += reads if not found else 0
         violations += [
             Finding(
@@ -118,6 +118,15 @@ def read_as_written(run: Run, asked: Asked) -> list[Finding]:
         f"{many(silent, 'read')} between engines that did not say what their state is" if silent else None,
     )
     return judged(violations, undecided, held)
+
+
+def unlike(asked: Asked, of: str, writer: str, reader: str) -> list[Difference]:
+    """In what the state of two engines differs, less what this product converts or vouches for."""
+    return [
+        each
+        for each in asked.identities.differences(of, writer, reader)
+        if not dealt_with(of, each.field, each.enforced_by)
+    ]
 
 
 def _said(each: Difference, keys: int | None, reads: int, writer: str, reader: str) -> str:
