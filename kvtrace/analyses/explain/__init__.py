@@ -3,7 +3,7 @@
 names.py      which requests are meant
 gathering.py  everything that the sentences stand on
 sentences.py  what it was, where its time and its tokens went; blame.py whom it waited for; offer.py what
-              became of the cache's offer; unseen.py what was not seen
+              became of the cache's offer; hit.py whether that was worth it; unseen.py what was not seen
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def explain(run: Run, *, requests: tuple[str, ...] = (), worst: int = _WORST) ->
 
     Six sentences a request: what it was and how long it took; the two largest classes of its partition, to
     the first token and to the end; where its prompt tokens came from; whom it waited for; what became of the
-    cache's offer; what was not seen. A number that is an upper bound has <= before it. Names from outside
-    have their control characters spelled out.
+    cache's offer, whether it was the state that it needs and worth its wait; what was not seen. A number that
+    is an upper bound has <= before it. Names from outside have their control characters spelled out.
 
     Args:
         run: the run

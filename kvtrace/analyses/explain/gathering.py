@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from kvtrace.analyses.blockers.cache import shares_of
+from kvtrace.analyses.break_even import table as break_even_table
 from kvtrace.analyses.coverage import coverage
 from kvtrace.analyses.exposure import partition
 from kvtrace.analyses.fallbacks import verdicts_of
+from kvtrace.analyses.verdict import verdict
 
 if TYPE_CHECKING:
     from kvtrace.run import Run
@@ -51,6 +53,10 @@ SELECT request_id, "window", class, any_value(bound) AS bound, sum(exposed_ns)::
 FROM read_parquet($path) WHERE list_contains($ids, request_id) AND "window" IN ('ttft', 'e2e')
 GROUP BY request_id, "window", class ORDER BY request_id, "window", exposed_ns DESC NULLS LAST, class
 """
+_COSTS = """
+SELECT request_id, true AS has_load, cost_ns, recompute_estimate_ns, recompute_low, recompute_high, exact
+FROM read_parquet($path) WHERE list_contains($ids, request_id)
+"""
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,7 @@ class Story:
     verdict: Row
     health: list[Row]
     losses: list[Row]
+    hit: Row | None
     observed: dict[str, bool]
 
     def exposed(self, window: str) -> list[Row]:
@@ -117,6 +124,9 @@ def gather(run: Run, ids: list[str]) -> list[Story]:
         "verdict": verdicts,
         "health": fetched(_HEALTH),
         "losses": fetched(_LOSSES),
+        "hit": verdict(run, requests=tuple(ids)).join(
+            fetched(_COSTS, path=str(break_even_table(run))), on="request_id", how="left"
+        ),
     }  # fmt: skip
     connection.unregister("lives")
     grouped = {name: _grouped(frame) for name, frame in parts.items()}
@@ -125,8 +135,9 @@ def gather(run: Run, ids: list[str]) -> list[Story]:
     stories = []
     for name in ids:
         mine = {part: rows.get(name, []) for part, rows in grouped.items()}
-        (request,), (verdict,) = mine.pop("request"), mine.pop("verdict")
-        stories.append(Story(request=request, verdict=verdict, observed=observed, **mine))
+        (request,), (told,) = mine.pop("request"), mine.pop("verdict")
+        (hit,) = mine.pop("hit") or (None,)
+        stories.append(Story(request=request, verdict=told, hit=hit, observed=observed, **mine))
     return stories
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace.analyses._text import NOT_OBSERVED, count, duration, many
+from kvtrace.analyses.explain.hit import hit
 
 if TYPE_CHECKING:
     from kvtrace.analyses.explain.gathering import Row, Story
@@ -61,7 +62,8 @@ def offer(story: Story) -> tuple[str, str]:
     }
     said = _WORDS[verdict].format(**values).replace(f"{NOT_OBSERVED} of", f"({NOT_OBSERVED}) of")
     also = f" (also: {row['also'].replace('_', ' ')})" if row["also"] else ""
-    return f"{said}{also}.", f"fallbacks: {verdict}"
+    more, stands_on = hit(story)
+    return f"{said}{also}.{more}", f"fallbacks: {verdict}{stands_on}"
 
 
 def _timeout(story: Story) -> int | None:

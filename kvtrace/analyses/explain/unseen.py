@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace.analyses._text import listed, many
+from kvtrace.analyses.explain.hit import unchecked
 
 if TYPE_CHECKING:
     from kvtrace.analyses.explain.gathering import Story
@@ -35,7 +36,7 @@ def unseen(story: Story) -> tuple[str, str]:
     told = []
     if story.bound == "upper":
         told.append("when it computed, so that every <= is a bound and no measure")
-    told += missing
+    told += [*missing, *unchecked(story)]
     lost = sum(row["count"] for row in story.losses)
     gap = ""
     if lost:
