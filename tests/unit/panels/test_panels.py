@@ -28,8 +28,8 @@ def drawn(trace_list: object, name: str) -> list[object]:
     return [trace for trace in trace_list if trace.name == name]  # type: ignore[attr-defined]
 
 
-OF_KEYS = ("four_events", "predicted_reported", "residency")
-"""Panels of what key events and routers tell: the drawn run has none."""
+OF_KEYS = ("engine_numbers", "four_events", "predicted_reported", "residency")
+"""Panels of what key events, routers and pages of metrics tell: the drawn run has none."""
 
 
 @pytest.mark.parametrize("name", panels())
