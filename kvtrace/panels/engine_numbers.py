@@ -74,7 +74,9 @@ def draw(frames: EngineNumbers) -> go.Figure:
     labels = [plain(row["number"]) for row in rows]
     figure = blank(height=26 * len(rows) + 110, barmode="overlay", bargap=0.3)
     figure.update_layout(
-        xaxis=axis("reported - measured, of what was measured (%)", range=[-104 * MOST, 104 * MOST], zeroline=True),
+        xaxis=axis(
+            "reported - measured, of what was measured (%)", range=[-104 * MOST, 104 * MOST], zeroline=True
+        ),
         yaxis=axis(
             autorange="reversed", showgrid=False, type="category", categoryorder="array", categoryarray=labels
         ),
