@@ -11,6 +11,7 @@ A number is a file: a new one is found by listing the folder.
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -37,6 +38,9 @@ COLUMNS = pl.Schema(
         "requests": pl.Int64,
     }
 )
+
+_MOST = 2**62
+"""Of two sides below it the difference is one of 64 bits."""
 
 
 @cache
@@ -88,14 +92,17 @@ def engine_numbers(run: Run) -> pl.DataFrame:
         facts.connection.close()
     rows = [
         (
-            one.engine, one.number, one.unit, *map(_stored, (one.reported, one.measured, one.difference)),
-            one.agrees, one.reason, one.basis, one.requests,
+            one.engine, one.number, one.unit, one.reported, one.measured, one.difference, one.agrees,
+            one.reason, one.basis, one.requests,
         )
-        for one in found
+        for one in map(_stored, found)
     ]  # fmt: skip
     return pl.DataFrame(rows, schema=COLUMNS, orient="row").sort("engine", "number", descending=[True, False])
 
 
-def _stored(value: int | None) -> int | None:
-    """Null beyond 64 bits."""
-    return value if value is not None and abs(value) < 2**63 else None
+def _stored(number: Number) -> Number:
+    """Sides beyond 64 bits are null, and so is what follows from them."""
+    reported, measured = (
+        None if side is None or abs(side) >= _MOST else side for side in (number.reported, number.measured)
+    )
+    return replace(number, reported=reported, measured=measured)

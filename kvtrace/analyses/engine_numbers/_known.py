@@ -102,6 +102,8 @@ FROM read_parquet($served) v JOIN read_parquet($funnel) f USING (request_id) JOI
     LEFT JOIN prefilled p USING (request_id) LEFT JOIN asks a USING (request_id)
     LEFT JOIN said s USING (request_id)
 """
+_WIDE = pl.Int128
+"""A sum of what 64 bits hold may be more than they do."""
 _PRODUCTS = "SELECT DISTINCT product FROM process WHERE product IS NOT NULL"
 _LOST = "SELECT TRY_CAST(sum(count) AS BIGINT) FROM loss WHERE cause <> 'duplicate'"
 
@@ -145,11 +147,13 @@ def known(run: Run) -> Known:
     """Gather it; the connection is the caller's to close."""
     files = {"served": str(served_table(run)), "funnel": str(funnel_table(run))}
     connection = spilling(run)
-    rows = pl.DataFrame(connection.sql(_REQUESTS, params=files).to_arrow_table()).with_columns(
-        unloaded=pl.col("selected_tokens").fill_null(0)
-        - pl.col("used_tokens")
-        - pl.col("lost_last_token").fill_null(0),
-        cached_tokens=pl.col("gpu_hit_tokens") + pl.col("used_tokens"),
+    rows = pl.DataFrame(connection.sql(_REQUESTS, params=files).to_arrow_table())
+    selected, used, last = (
+        pl.col(name).cast(_WIDE) for name in ("selected_tokens", "used_tokens", "lost_last_token")
+    )
+    rows = rows.with_columns(
+        unloaded=selected.fill_null(0) - used - last.fill_null(0),
+        cached_tokens=pl.col("gpu_hit_tokens").cast(_WIDE) + used,
     )
     products = {name for (name,) in connection.sql(_PRODUCTS).fetchall()}
     ((gone,),) = connection.sql(_LOST).fetchall()
@@ -178,12 +182,12 @@ def summed(rows: pl.DataFrame, column: str, what: str, fact: str) -> tuple[int |
     unknown = rows[column].null_count()
     if unknown or not rows.height:
         return None, not_measured(what, fact, unknown, rows.height)
-    return int(rows[column].sum()), what
+    return total(rows, column), what
 
 
 def total(rows: pl.DataFrame, column: str) -> int:
     """The sum of what is known."""
-    return int(rows[column].sum() or 0)
+    return int(rows[column].cast(_WIDE).sum() or 0)
 
 
 def lost(records: int) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from kvtrace.analyses._text import many
+from kvtrace.analyses.engine_numbers._known import total
 from kvtrace.analyses.engine_numbers._number import Cause, in_words
 from kvtrace.analyses.engine_numbers._vllm import Counter, counted
 
@@ -28,6 +29,6 @@ def external_queries(known: Known) -> list[Number]:
 
 def _causes(rows: pl.DataFrame) -> list[Cause]:
     again = rows.filter(pl.col("asks") > 1)
-    tokens = int(again.select(((pl.col("asks") - 1) * pl.col("beyond_tokens")).sum()).item() or 0)
+    tokens = total(again.with_columns(pl.col("beyond_tokens") * (pl.col("asks") - 1)), "beyond_tokens")
     said = f"{in_words(tokens, 'tokens')} counted again, of {many(again.height, 'request')} that asked again"
     return [Cause(tokens, said)]

@@ -32,7 +32,7 @@ def local_hits(known: Known) -> list[Number]:
 
 def _asked_again(rows: pl.DataFrame) -> list[Cause]:
     again = rows.filter(pl.col("asks") > 1)
-    tokens = int(again.select(((pl.col("asks") - 1) * pl.col("prompt_tokens")).sum()).item() or 0)
+    tokens = total(again.with_columns(pl.col("prompt_tokens") * (pl.col("asks") - 1)), "prompt_tokens")
     said = f"{in_words(tokens, 'tokens')} counted again, of {many(again.height, 'request')} admitted again"
     return [Cause(tokens, said)]
 

@@ -23,6 +23,7 @@ from tests.unit.analyses.serving import (
     scheduler,
     store,
 )
+from tests.unit.analyses.test_impossible_times import ROWS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -354,3 +355,17 @@ def test_lmcaches_reads_are_also_its_own_and_what_was_found_and_not_copied(tmp_p
 
 def test_numbers_beyond_64_bits_are_null(tmp_path: Path) -> None:
     assert sides(numbers(tmp_path, WHOLE, page(HITS, 0, 1e30))[HITS]) == (None, 1280, None, None)
+
+
+def test_sums_beyond_64_bits_are_null_and_nothing_breaks(tmp_path: Path) -> None:
+    huge = [asked(0, 2**62, name=f"r{number}", prompt_tokens=2**62, output_tokens=1) for number in range(4)]
+    steps = [prefill(2**62 - 1, 1, name=f"r{number}") for number in range(4)]
+    found = numbers(tmp_path, [*huge, *steps], page("vllm:prefix_cache_queries_total", 0, 7))
+    assert sides(found["vllm:prefix_cache_queries_total"]) == (7, None, None, None)
+
+
+def test_times_that_no_clock_shows_have_numbers_all_the_same(tmp_path: Path) -> None:
+    metrics = [*seconds(QUEUE, 1e300), *seconds(PREFILL, float("inf")), *page(HITS, 0, float("nan"))]
+    process = [{**VLLM, "process": "p0"}]
+    found = numbers(tmp_path, list(ROWS), metrics, process=process)
+    assert {found[name]["reported"] for name in (QUEUE, PREFILL, HITS)} == {None}
