@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kvtrace.panels._card import Table
+from kvtrace.panels._card import Story, Table
 from kvtrace.panels._layout import axis, blank, sentence
-from kvtrace.panels._text import NONE, NOT_OBSERVED, count, duration, listed, many, plain, size, visible
+from kvtrace.panels._text import NOT_OBSERVED, count, duration, listed, many, plain, size, visible
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 TITLE = "Do the engine's own numbers say what happened?"
 READING = (
     "A bar a number that an engine reports of itself, against what was measured: to the right it reports "
-    "more, to the left less; green agrees. Bars longer than twice the measured are cut there. The table has "
-    "both numbers and what the difference consists of."
+    "more, to the left less; green agrees. Bars longer than twice the measured are cut there. Below stands "
+    "what each difference consists of."
 )
 _NOTHING = (
     "No engine's number stands beside a measured one. Pages of metrics would fill this (kvtrace collect "
@@ -114,23 +114,32 @@ def notes(frames: EngineNumbers) -> tuple[str, ...]:
     return tuple(said)
 
 
+def stories(frames: EngineNumbers) -> tuple[Story, ...]:
+    """What each difference consists of."""
+    rows = [row for row in frames.rows.iter_rows(named=True) if row["agrees"] is False]
+    return tuple(
+        Story(visible(row["number"]), (_both(row), f"{visible(row['reason'], 400)}.")) for row in rows
+    )
+
+
+def _both(row: dict[str, Any]) -> str:
+    reported, measured = (_value(row[name], row["unit"]) for name in ("reported", "measured"))
+    return f"Reported {reported}, measured {measured} ({visible(row['basis'], 200)})."
+
+
 def table(frames: EngineNumbers) -> Table | None:
-    """Every number, what was measured, and why both differ; of null what would have recorded it."""
+    """Every number and what was measured; of null what would have recorded it."""
     if frames.empty:
         return None
     rows = tuple(
         (
             visible(row["number"]),
-            visible(row["reason"] or (row["basis"] if row["difference"] is None else NONE), 300),
             visible(row["basis"], 200),
             *(_value(row[name], row["unit"]) for name in ("reported", "measured", "difference")),
             count(row["requests"]),
         )
         for row in frames.rows.iter_rows(named=True)
     )
-    head = (
-        "number", "why both differ", "measured by", "reported", "measured", "reported - measured", "requests",
-    )  # fmt: skip
-    return Table(
-        head, rows, "A dash: both agree. Times agree within a millisecond a request, or 1 %.", names=3
-    )
+    head = ("number", "measured by", "reported", "measured", "difference", "requests")
+    caption = "Difference: reported - measured. Times agree within a millisecond a request, or 1 %."
+    return Table(head, rows, caption, names=2)

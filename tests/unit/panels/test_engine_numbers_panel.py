@@ -45,20 +45,29 @@ def test_notes_say_how_many_agree_and_which_nobody_can_explain(tmp_path: Path) -
     assert missing.startswith("Not told or not measured: gen_ai.latency.time_in_model_prefill")
 
 
-def test_the_table_has_both_numbers_and_the_reason(tmp_path: Path) -> None:
+def test_a_story_says_what_a_difference_consists_of(tmp_path: Path) -> None:
+    found = {
+        story.name: story.sentences for story in engine_numbers.stories(engine_numbers.data(drawn(tmp_path)))
+    }
+    assert found[HITS] == (
+        "Reported 1,280, measured 256 (loaded_tokens of hit_funnel).",
+        "1,024 tokens of 1 failed load stay counted and were not used.",
+    )
+    assert QUERIES not in found
+
+
+def test_the_table_has_both_numbers_and_what_would_have_recorded_one_that_is_missing(tmp_path: Path) -> None:
     table = engine_numbers.table(engine_numbers.data(drawn(tmp_path)))
     assert table is not None
     rows = {row[0]: row[1:] for row in table.rows}
-    assert rows[HITS] == (
-        "1,024 tokens of 1 failed load stay counted and were not used", "loaded_tokens of hit_funnel",
-        "1,280", "256", "1,024", "1",
-    )  # fmt: skip
+    assert rows[HITS] == ("loaded_tokens of hit_funnel", "1,280", "256", "1,024", "1")
     missing = rows["vllm:request_queue_time_seconds_sum"]
     assert "was not reported: kvtrace collect --metrics" in missing[0]
-    assert missing[2:5] == ("not observed", "not observed", "not observed")
+    assert missing[1:4] == ("not observed", "not observed", "not observed")
 
 
 def test_without_pages_a_sentence_says_what_would_fill_it(tmp_path: Path) -> None:
     frames = engine_numbers.data(written(tmp_path, *PARTIAL, process=[VLLM]))
     assert "--metrics" in str(frames.empty)
-    assert (engine_numbers.notes(frames), engine_numbers.table(frames)) == ((), None)
+    shown = (engine_numbers.notes(frames), engine_numbers.stories(frames), engine_numbers.table(frames))
+    assert shown == ((), (), None)
