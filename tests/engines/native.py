@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvtrace.importer import import_files
+from kvtrace.run import Run, open_run
 from tests.engines import drive
 from tests.engines.configuration import HOST_TIMES, Configuration
 from tests.engines.leaving import PROGRESS, Copies, leave
@@ -54,7 +56,8 @@ class Played:
 
     `times` are those that host_offload.py measured of its own copies, an entry a job whose result was handed
     out; `next_poll_ns` is when vLLM asked again after that; `ranks_times` are those of every rank. `cache` is
-    the run of the cache server, where there is one.
+    the run of the cache server, where there is one. `pages` are vLLM's metrics before the first request and
+    after the last, in files beside the run.
     """
 
     run: Path
@@ -64,6 +67,7 @@ class Played:
     times: list[dict[str, int]] = field(default_factory=list)
     cache: Path | None = None
     ranks_times: list[dict[str, int]] = field(default_factory=list)
+    pages: list[Path] = field(default_factory=list)
 
 
 def native_offload(client: Client) -> None:
@@ -156,17 +160,21 @@ def play(
     try:
         with running(configuration, folder=folder, python=python) as stack:
             client = drive.Client(stack.vllm_url, folder / "responses.jsonl", cache_url=stack.cache_url)
+            pages = [_page(stack, out, "before")]
             scenario(client)
             _settle(folder / NATIVE)
             died = dies and stack.engine_died(timeout_s=60)
-            counters = {} if died else _counters(stack)
+            if not died:
+                pages.append(_page(stack, out, "after"))
+            counters = {} if died else _counters(pages[-1].read_text())
         cache = None
         if configuration.kvtrace:
             shutil.move(folder / NATIVE, out)
             if (folder / NATIVE_CACHE).exists():
                 cache = out.with_name(f"{out.name}-cache")
                 shutil.move(folder / NATIVE_CACHE, cache)
-        return Played(out, client, counters, died, _times(folder), cache, _lines(folder / HOST_TIMES))
+        lines = _lines(folder / HOST_TIMES)
+        return Played(out, client, counters, died, _times(folder), cache, lines, pages)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -197,10 +205,24 @@ def _lines(path: Path) -> list[dict[str, int]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def _counters(stack: Stack) -> dict[str, float]:
+def _page(stack: Stack, out: Path, moment: str) -> Path:
+    """VLLM's page of metrics as it is now, in a file beside the run."""
+    path = out.with_name(f"{out.name}-metrics-{moment}.txt")
+    path.write_bytes(drive.page(f"{stack.vllm_url}/metrics"))
+    return path
+
+
+def with_pages(played: Played) -> Run:
+    """The run together with its pages of metrics."""
+    path = played.run.with_name(f"{played.run.name}-counted")
+    if not path.exists():
+        import_files([played.run, *played.pages], path)
+    return open_run(path)
+
+
+def _counters(page: str) -> dict[str, float]:
     """Sums of vLLM's counters over their labels, and each with its label where it has one."""
     found: dict[str, float] = {}
-    page = drive.page(f"{stack.vllm_url}/metrics").decode()
     for name, labels, value in re.findall(r"^(vllm:\w+_total)\{(.*)\} (\S+)$", page, re.MULTILINE):
         found[name] = found.get(name, 0.0) + float(value)
         if source := re.search(r'source="(\w+)"', labels):

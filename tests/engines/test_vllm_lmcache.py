@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.engines.scenarios import SESSIONS
 from tests.golden import truths
-from tests.golden.truths import ALWAYS, Recording
+from tests.golden.truths import ALWAYS, Recording, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,3 +78,20 @@ def test_the_first_request_after_the_kill_waits_for_its_lookup(recorded: dict[st
 
 def test_the_fourth_request_after_the_kill_waits_for_held_blocks(recorded: dict[str, Recording]) -> None:
     truths.the_fourth_request_after_the_kill_waits_for_held_blocks(recorded["server_killed"])
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_what_vllm_counts_in_tokens_and_requests_agrees(recorded: dict[str, Recording], name: str) -> None:
+    numbers.what_vllm_counts_agrees(recorded[name].run)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_vllms_queue_time_holds_loads_and_lookups(recorded: dict[str, Recording], name: str) -> None:
+    run = recorded[name].run
+    ((loads,),) = recorded[name].rows("SELECT count(*) FROM transfer WHERE op = 'load' AND tier_to = 'gpu'")
+    numbers.the_queue_time_holds_loads_and_lookups(run, loads=loads > 0)
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name != "server_killed"])
+def test_lmcaches_numbers_are_explained(recorded: dict[str, Recording], name: str) -> None:
+    numbers.lmcaches_numbers_are_explained(recorded[name].run)

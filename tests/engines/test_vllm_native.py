@@ -17,6 +17,8 @@ from kvtrace.run import Run, open_run
 from tests.engines import native
 from tests.engines.prompts import TOKENS as PROMPT_TOKENS
 from tests.golden.truths import LOST, SECOND, TOKENS
+from tests.golden.truths.numbers import TOKENS as NUMBERS
+from tests.golden.truths.numbers import numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from tests.engines.native import Played
 
 pytestmark = pytest.mark.engine
+VLLM_TOKENS = tuple(name for name in NUMBERS if name.startswith("vllm:"))
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,27 @@ def test_sums_equal_vllms_counters_and_the_clients_cached_tokens(offload: Played
         assert row["gpu_hit_tokens"] + row["loaded_tokens"] == cached
         assert row["reported_cached_tokens"] == cached
         assert row["prompt_tokens"] == usage["prompt_tokens"]
+
+
+def test_vllms_own_numbers_of_tokens_and_bytes_are_what_was_measured(offload: Played) -> None:
+    found = numbers(native.with_pages(offload))
+    for name in (*VLLM_TOKENS, "vllm:kv_offload_load_bytes_total"):
+        assert (found[name]["agrees"], found[name]["difference"]) == (True, 0), found[name]
+
+
+def test_vllms_queue_and_load_times_are_not_and_the_loads_say_why(offload: Played) -> None:
+    """Each load lasts at least its delay: in the queue time whole, in the load time without its waits."""
+    run = native.with_pages(offload)
+    loads = len(_rows(run, "FROM transfer WHERE op = 'load'"))
+    found = numbers(run)
+    queue = found["vllm:request_queue_time_seconds_sum"]
+    assert queue["agrees"] is False
+    assert queue["difference"] >= loads * native.DELAY_S * SECOND
+    assert f"in it are loads of {loads} requests" in queue["reason"]
+    assert "unexplained" not in queue["reason"]
+    took = found["vllm:kv_offload_load_time_total"]
+    assert native.DELAY_S * SECOND * loads <= took["reported"] < took["measured"]
+    assert took["reason"].endswith("between order and copy, and from the copy to its use, are not in it")
 
 
 def test_a_load_from_the_host_is_exposed_for_at_least_its_delay(offload: Played) -> None:

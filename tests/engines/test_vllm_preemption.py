@@ -16,6 +16,7 @@ import polars as pl
 import pytest
 from kvtrace.run import Run, open_run
 from tests.engines import native
+from tests.golden.truths.numbers import numbers
 
 if TYPE_CHECKING:
     from tests.engines.native import Played
@@ -54,6 +55,22 @@ def test_every_preemption_that_vllm_counts_is_an_attempt(slow: Played, run: Run)
     )  # fmt: skip
     assert sum(row["times"] for row in told) == slow.counters["vllm:num_preemptions_total"] > 0
     assert all(row["attempt"] == 1 + row["times"] for row in told)
+
+
+def test_vllms_counter_of_preemptions_is_right_though_its_log_never_shows_one(slow: Played) -> None:
+    """And what a request asks for again after it does not count: hits and queries are of first admissions."""
+    found = numbers(native.with_pages(slow))
+    row = found["vllm:num_preemptions_total"]
+    assert (row["agrees"], row["unit"]) == (True, "times")
+    assert row["reported"] == slow.counters["vllm:num_preemptions_total"] > 0
+    for name in ("vllm:prefix_cache_queries_total", "vllm:external_prefix_cache_queries_total"):
+        assert (found[name]["agrees"], found[name]["difference"]) == (True, 0), found[name]
+
+
+def test_requests_whose_clients_left_are_not_among_those_that_vllm_counts_as_ended(slow: Played) -> None:
+    row = numbers(native.with_pages(slow))["vllm:request_success_total"]
+    assert row["difference"] == -2
+    assert row["reason"] == "2 aborted requests, which vLLM does not count"
 
 
 def test_only_those_that_grew_at_once_were_preempted_and_all_were_answered(

@@ -27,6 +27,7 @@ ORDER = {
     "fallbacks": ("request_id",),
     "hold": ("request_id", "start_ns", "transfer_id"),
     "held_share": ("time_ns",),
+    "engine_numbers": ("engine", "number"),
     "explain": ("request_id", "position"),
     "hit_funnel": ("request_id",),
     "hit_ratio": ("tier", "component"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from counted import FrontEnd
 from vllm.config import (
     CacheConfig,
     KVTransferConfig,
@@ -73,6 +74,7 @@ class Bare:
             structured_output_manager=StructuredOutputManager(config),
             block_size=BLOCK, hash_block_size=BLOCK, log_stats=True,
         )  # fmt: skip
+        self.front_end = FrontEnd(config)
 
     def add(
         self,
@@ -94,6 +96,7 @@ class Bare:
             trace_headers={"traceparent": trace} if trace else None,
             priority=priority,
         )
+        self.front_end.add(request)
         self.scheduler.add_request(request)
         return request
 
@@ -115,7 +118,9 @@ class Bare:
             sampled_token_ids=tokens,
             kv_connector_output=kv,
         )
-        return self.scheduler.update_from_output(output, made)
+        outputs = self.scheduler.update_from_output(output, made)
+        self.front_end.take(outputs)
+        return outputs
 
     def step(self, *, rejected: int = 0, **transfers: Any) -> Any:
         """A pass and its output."""
@@ -129,6 +134,7 @@ class Bare:
 
     def abort(self, *names: str) -> None:
         """What a client that disconnects causes."""
+        self.front_end.leave(names)
         self.scheduler.finish_requests(names, RequestStatus.FINISHED_ABORTED)
 
     def free_blocks(self) -> int:

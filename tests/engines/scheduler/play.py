@@ -15,6 +15,7 @@ import traceback
 
 import bare
 import cases
+import counted
 import failures
 from kvtrace import recorder
 from kvtrace.instrument import wrapping
@@ -37,6 +38,7 @@ def main(names: list[str]) -> int:
         else:
             print(case.__name__, hashlib.sha256(repr(bare.DECIDED).encode()).hexdigest()[:12], flush=True)
         bare.DECIDED.clear()
+    counted.keep(counted.AFTER)
     recorder.describe(instruments={**wrapping.status()})
     recorder.flush()
     return failed

@@ -36,10 +36,11 @@ DONE = (
 
 @dataclass(frozen=True)
 class Played:
-    """The run that was recorded, and what was printed of each case."""
+    """The run that was recorded, what was printed of each case, and vLLM's pages before and after them."""
 
     run: Run | None
     said: list[str]
+    pages: tuple[Path, ...] = ()
 
 
 def play(
@@ -57,7 +58,8 @@ def play(
         env={**os.environ, **quiet, "PYTHONPATH": str(ROOT), **(environment or {})},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    return Played(None if plain else open_run(folder / "run"), done.stdout.splitlines())
+    pages = tuple(folder / f"vllm-metrics-{moment}.txt" for moment in ("before", "after"))
+    return Played(None if plain else open_run(folder / "run"), done.stdout.splitlines(), pages)
 
 
 @pytest.fixture(scope="module")

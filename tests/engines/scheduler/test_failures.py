@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 import kvtrace
 import polars as pl
 import pytest
+from kvtrace.importer import import_files
+from kvtrace.run import open_run
 from tests.engines.environment import engine_python, skip_when_missing
-from tests.engines.scheduler.test_bare_scheduler import load, lookup, play, queue, rows, steps
+from tests.engines.scheduler.test_bare_scheduler import Played, load, lookup, play, queue, rows, steps
+from tests.golden.truths.numbers import numbers
 
 if TYPE_CHECKING:
     from kvtrace.run import Run
@@ -33,10 +36,15 @@ CASES = tuple(f"failed_load_{how}_{policy}" for policy in POLICIES for how in (*
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     skip_when_missing()
-    played = play(engine_python(), tmp_path_factory.mktemp("failures"), cases=CASES)
-    assert [line.split()[0] for line in played.said] == list(CASES)
+    found = play(engine_python(), tmp_path_factory.mktemp("failures"), cases=CASES)
+    assert [line.split()[0] for line in found.said] == list(CASES)
+    return found
+
+
+@pytest.fixture(scope="module")
+def run(played: Played) -> Run:
     assert played.run is not None
     return played.run
 
@@ -189,3 +197,73 @@ def test_nothing_of_it_was_lost_and_nothing_stays_open(run: Run) -> None:
     assert rows(run, "SELECT cause, detail FROM loss") == []
     assert rows(run, "SELECT op, request_id FROM span WHERE end_ns IS NULL") == []
     assert set(kvtrace.analyze(run, "fallbacks").filter(pl.col("verdict").is_null())["request_id"]) == set()
+
+
+@pytest.fixture(scope="module")
+def counted(played: Played, run: Run) -> dict[str, dict[str, Any]]:
+    """VLLM's own numbers of all these cases, from its own page of metrics, beside what was measured."""
+    path = run.path.with_name("counted")
+    import_files([run.path, *played.pages], path)
+    return numbers(open_run(path))
+
+
+LOADS = len(POLICIES) * (len(FAILED) + len(OTHERS) + 1)
+"""A load a case, two of `one_of_two`."""
+USED = {"recompute": 16 + 16 + (48 + 16) + 16 + 48, "fail": 48 + 48}
+"""Tokens of loads that some answer was built on: some blocks twice, one_of_two, shared, strange_blocks."""
+REFUSED = 5
+"""Under the policy `fail`: the asynchronous loads, whose requests never had a step."""
+
+
+def test_vllm_counts_every_load_as_a_hit_whatever_became_of_it(counted: dict[str, dict[str, Any]]) -> None:
+    row = counted["vllm:external_prefix_cache_hits_total"]
+    assert (row["reported"], row["measured"]) == (48 * LOADS, sum(USED.values()))
+    lost = 48 * LOADS - sum(USED.values())
+    assert row["reason"] == f"{lost} tokens of 18 failed loads stay counted and were not used"
+
+
+@pytest.mark.parametrize(
+    "name", ["vllm:external_prefix_cache_queries_total", "vllm:prefix_cache_queries_total"]
+)
+def test_vllm_counts_who_asks_again_after_a_load_of_which_nothing_arrived_again(
+    counted: dict[str, dict[str, Any]], name: str
+) -> None:
+    """100 tokens each, of three asynchronous ones; b of `shared` has 96 of them on the GPU."""
+    row = counted[name]
+    assert row["difference"] == 300
+    assert row["reason"].startswith("300 tokens counted again, of 3 requests")
+
+
+def test_vllms_sources_of_prompt_tokens_keep_what_was_lost_in_part(
+    counted: dict[str, dict[str, Any]],
+) -> None:
+    """Of prefills that ended: 48 said to be loaded of which 16, or inside a step none, were."""
+    source = "vllm:prompt_tokens_by_source_total"
+    lost = 4 * 32 + 48
+    for name, sign in (("external_kv_transfer", 1), ("local_compute", -1)):
+        row = counted[f'{source}{{source="{name}"}}']
+        assert row["difference"] == sign * lost
+        assert row["reason"] == f"{lost} tokens of 5 failed loads stay counted and were not used"
+    assert counted[f'{source}{{source="local_cache_hit"}}']["agrees"] is True
+
+
+def test_vllms_queue_time_is_negative_after_a_load_that_failed_its_request(
+    counted: dict[str, dict[str, Any]],
+) -> None:
+    """And its prefill time positive by as much: the time since the machine started, once a request."""
+    queue = counted["vllm:request_queue_time_seconds_sum"]
+    prefill = counted["vllm:request_prefill_time_seconds_sum"]
+    assert queue["reported"] < 0 < prefill["reported"]
+    assert queue["measured"] > 0
+    assert prefill["measured"] > 0
+    for row in (queue, prefill):
+        said = f"{REFUSED} requests ended with an error before any step after {REFUSED} failed loads"
+        assert said in row["reason"]
+
+
+def test_all_else_that_vllm_counts_is_right(counted: dict[str, dict[str, Any]]) -> None:
+    """The client of one request left, which is said."""
+    for name in ("vllm:num_preemptions_total", "vllm:prefix_cache_hits_total"):
+        assert (counted[name]["agrees"], counted[name]["difference"]) == (True, 0), counted[name]
+    ended = counted["vllm:request_success_total"]
+    assert ended["reason"] == "1 aborted request, which vLLM does not count"

@@ -28,8 +28,10 @@ def drawn(trace_list: object, name: str) -> list[object]:
     return [trace for trace in trace_list if trace.name == name]  # type: ignore[attr-defined]
 
 
-OF_KEYS = ("compatibility", "four_events", "miss_ratio_curve", "predicted_reported", "residency")
-"""Panels of what key events and routers tell: the drawn run has none."""
+OF_KEYS = (
+    "compatibility", "engine_numbers", "four_events", "miss_ratio_curve", "predicted_reported", "residency",
+)  # fmt: skip
+"""Panels of what key events, routers and pages of metrics tell: the drawn run has none."""
 
 
 @pytest.mark.parametrize("name", panels())
