@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.engines.scenarios import SESSIONS
 from tests.golden import truths
-from tests.golden.truths import ALWAYS, Recording, numbers
+from tests.golden.truths import ALWAYS, ASKED, Recording, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ def recorded(recordings: Recordings) -> dict[str, Recording]:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-@pytest.mark.parametrize("truth", ALWAYS, ids=lambda truth: truth.__name__)
+@pytest.mark.parametrize("truth", ALWAYS + ASKED, ids=lambda truth: truth.__name__)
 def test_of_every_recording(
     recorded: dict[str, Recording], truth: Callable[[Recording], None], name: str
 ) -> None:

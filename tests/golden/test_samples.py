@@ -14,7 +14,7 @@ from kvtrace.sinks.parquet.compact import compact_run
 from polars.testing import assert_frame_equal
 from tests.golden import truths
 from tests.golden.conftest import SAMPLES
-from tests.golden.truths import ALWAYS, Recording
+from tests.golden.truths import ALWAYS, ASKED, Recording
 from tests.unit.importer.drawn import imported, tables
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def recording(sample: Callable[[str], Run]) -> Callable[[str], Recording]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("truth", ALWAYS, ids=lambda truth: truth.__name__)
+@pytest.mark.parametrize("truth", ALWAYS + ASKED, ids=lambda truth: truth.__name__)
 def test_of_every_recording(
     recording: Callable[[str], Recording], truth: Callable[[Recording], None], name: str
 ) -> None:

@@ -23,6 +23,7 @@ from tests.golden.truths.always import (
     tokens_from_the_gpu_loaded_and_computed_are_the_prompt,
     what_was_published_is_what_the_engine_recorded,
 )
+from tests.golden.truths.asked import ASKED
 from tests.golden.truths.particular import (
     LOST,
     a_full_load_is_1280_tokens_and_2621440_bytes,
@@ -49,6 +50,7 @@ from tests.golden.truths.recording import (
 
 __all__ = [
     "ALWAYS",
+    "ASKED",
     "CHUNK_TOKENS",
     "KV_BYTES_PER_TOKEN",
     "LOST",
