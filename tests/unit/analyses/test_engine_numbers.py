@@ -135,15 +135,12 @@ def test_the_last_token_of_a_whole_prompt_is_computed_all_the_same(tmp_path: Pat
     spans = [
         asked(0, PROMPT, output_tokens=1), answered(PROMPT), loaded(PROMPT), prefill(PROMPT - 1, 1),
     ]  # fmt: skip
-    source = [
-        *page(SOURCE, 0, PROMPT, source="external_kv_transfer"),
-        *page(SOURCE, 0, 0, source="local_compute"),
-    ]
-    found = numbers(tmp_path, spans, [*page(HITS, 0, PROMPT), *source])
+    by = {"external_kv_transfer": PROMPT, "local_compute": 0}
+    metrics = [row for source, value in by.items() for row in page(SOURCE, 0, value, source=source)]
+    found = numbers(tmp_path, spans, [*page(HITS, 0, PROMPT), *metrics])
     said = "the last token of 1 whole prompt was computed all the same"
-    for name, difference in (
-        (HITS, 1), (f'{SOURCE}{{source="external_kv_transfer"}}', 1), (f'{SOURCE}{{source="local_compute"}}', -1),
-    ):  # fmt: skip
+    loaded_name, computed = (f'{SOURCE}{{source="{source}"}}' for source in by)
+    for name, difference in ((HITS, 1), (loaded_name, 1), (computed, -1)):
         assert (found[name]["difference"], found[name]["reason"]) == (difference, said)
 
 
