@@ -116,10 +116,8 @@ def unused(rows: pl.DataFrame, sign: int = 1) -> Cause:
 def last_tokens(rows: pl.DataFrame, sign: int = 1) -> Cause:
     """The last token of a prompt that was there whole is computed all the same."""
     tokens = total(rows, "lost_last_token")
-    whole_prompts = many(tokens, "prompt")
-    return Cause(
-        sign * tokens, f"of {whole_prompts} that were there whole the last token was computed all the same"
-    )
+    said = f"the last token of {many(tokens, 'whole prompt')} was computed all the same"
+    return Cause(sign * tokens, said)
 
 
 def errors(rows: pl.DataFrame) -> list[Cause]:

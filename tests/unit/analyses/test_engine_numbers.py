@@ -131,6 +131,19 @@ def test_a_request_that_asks_again_is_counted_again(tmp_path: Path) -> None:
     assert found[HITS]["reason"] == "1,280 tokens of 1 failed load stay counted and were not used"
 
 
+def test_the_last_token_of_a_whole_prompt_is_computed_all_the_same(tmp_path: Path) -> None:
+    spans = [
+        asked(0, PROMPT, output_tokens=1), answered(PROMPT), loaded(PROMPT), prefill(PROMPT - 1, 1),
+    ]  # fmt: skip
+    by = {"external_kv_transfer": PROMPT, "local_compute": 0}
+    metrics = [row for source, value in by.items() for row in page(SOURCE, 0, value, source=source)]
+    found = numbers(tmp_path, spans, [*page(HITS, 0, PROMPT), *metrics])
+    said = "the last token of 1 whole prompt was computed all the same"
+    loaded_name, computed = (f'{SOURCE}{{source="{source}"}}' for source in by)
+    for name, difference in ((HITS, 1), (loaded_name, 1), (computed, -1)):
+        assert (found[name]["difference"], found[name]["reason"]) == (difference, said)
+
+
 def test_what_follows_a_preemption_is_not_counted_again(tmp_path: Path) -> None:
     spans = [*WHOLE, scheduler("queue", 70, 80, reason="preempted"), answered(1280, start=80, attempt=2)]
     found = numbers(tmp_path, spans, [*page(HITS, 0, 1280), *page(QUERIES, 0, 2 * PROMPT)])
