@@ -44,7 +44,8 @@ class Configuration:
     a killed server loses some. `shutdown_s` is how long vLLM waits for its processes when it stops: with 0 it
     kills them at once, before they have said that they end. `kvtrace` puts `kvtrace run` before vLLM's
     command and the cache server's. `ranks` is vLLM's tensor parallelism: so many workers, each with its share
-    of every block. `lookup_timeout_s` is how long LMCache's client waits for an answer.
+    of every block. `lookup_timeout_s` is how long LMCache's client waits for an answer. `windowed` is the
+    model whose layers have windows: its groups of layers share the blocks, so it needs more `gpu_blocks`.
     """
 
     connector: str = "lmcache"
@@ -60,6 +61,8 @@ class Configuration:
     kvtrace: bool = True
     ranks: int = 1
     lookup_timeout_s: int = LOOKUP_TIMEOUT_S
+    windowed: bool = False
+    gpu_blocks: int = GPU_BLOCKS
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ def vllm_command(python: str, configuration: Configuration, ports: Ports) -> lis
     command = [python, "-m", "vllm.entrypoints.openai.api_server"]
     command += ["--model", model.NAME, "--load-format", "dummy", "--dtype", "bfloat16"]
     command += ["--max-model-len", "4096", "--enforce-eager", "--block-size", str(BLOCK_TOKENS)]
-    command += ["--num-gpu-blocks-override", str(GPU_BLOCKS)]
+    command += ["--num-gpu-blocks-override", str(configuration.gpu_blocks)]
     command += ["--host", LOCALHOST, "--port", str(ports.vllm)]
     command += ["--otlp-traces-endpoint", f"http://{LOCALHOST}:{ports.otlp}"]
     command += ["--tensor-parallel-size", str(configuration.ranks)] if configuration.ranks > 1 else []

@@ -39,6 +39,11 @@ LEFT_LOADING = "left-loading"
 LEFT_STORING = "left-storing"
 """Ids of the two requests whose clients leave while their state is copied."""
 
+LONG = Prompt(number=60, tokens=3000)
+HALF = Prompt(number=60)
+"""The first half of the long one."""
+WINDOWED_BLOCKS = 90
+"""Three groups of layers share them; with 72 vLLM does not start: too few for its longest request."""
 SHORT_TOKENS = 600
 """Two chunks of LMCache's, and a rest."""
 L2_PAUSE_S = 3.0
@@ -71,6 +76,13 @@ def native_offload(client: Client) -> None:
     client.ask(*plain(0, 1, 2, 3, 4, 0, 1))
     client.ask_at_once(*plain(2, 3, 0))
     client.ask_at_once(*plain(4, 1))
+
+
+def windowed(client: Client) -> None:
+    """Prompts come back from the host whole; then a long one whose first half the GPU has again."""
+    client.ask(*plain(0, 1, 2, 3, 4), LONG, *plain(5, 6, 0, 1, 2, 3))
+    client.ask(HALF, LONG)
+    client.ask_at_once(*plain(4, 5))
 
 
 def batches(client: Client) -> None:
@@ -134,6 +146,9 @@ FAILS = Configuration(connector="native", delay_s=DELAY_S, fails=5)
 """Five prompts are stored, jobs 0 to 4; the next job is the first load."""
 SLOW = Configuration(connector="native", delay_s=3.0)
 """Slower than requests are: blocks are wanted again before their store is over."""
+WINDOWED = Configuration(
+    connector="native", delay_s=DELAY_S, windowed=True, gpu_blocks=WINDOWED_BLOCKS, shutdown_s=15
+)
 RANKS = Configuration(connector="native", delay_s=DELAY_S, ranks=2, shutdown_s=15)
 RANKS_CACHED = Configuration(l1_gb=0.064, ranks=2, lookup_timeout_s=60, shutdown_s=15)
 """A loaded machine answers the first lookup of two ranks late."""

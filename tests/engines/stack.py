@@ -75,7 +75,7 @@ def running(configuration: Configuration, *, folder: Path, python: Path) -> Iter
 
     The receiver goes last, so that it also takes what the engines send while they stop.
     """
-    model.write_model(folder / model.NAME)
+    model.write_model(folder / model.NAME, windowed=configuration.windowed)
     shutil.copy(HERE / "host_offload.py", folder)
     with ExitStack() as ending, _shared_memory_returned():
 
