@@ -1,0 +1,98 @@
+"""Each connector restores all that it was to restore: a result of its own a connector.
+
+asked for   |==========|
+restored    |==========|     every group of layers     complete
+restored    |======|         told so                   the engine computes the rest again: a warning
+restored    |======|         reported as good          the engine uses what is not there: an error
+
+An engine goes on in both cases, and its counters of loaded tokens show no difference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kvtrace.analyses._text import many, visible
+from kvtrace.analyses.lock_contract._findings import Asked, Finding, judged, missing, weakest
+from kvtrace.analyses.lock_contract._retained import JUDGED
+
+if TYPE_CHECKING:
+    from kvtrace.run import Run
+
+_LOADS = """
+, short AS (
+    SELECT request_id, transfer_id, count(DISTINCT number) AS groups FROM judged WHERE verdict = 'lacking'
+    GROUP BY ALL
+), loaded AS (
+    SELECT t.request_id, t.component, t.tokens, t.evidence, t.outcome, s.groups,
+        coalesce(t.end_ns, t.start_ns) AS time_ns,
+        CASE WHEN t.end_ns IS NULL THEN 'open' WHEN s.groups IS NOT NULL THEN 'lacking'
+            WHEN t.outcome = 'ok' THEN 'complete'
+            WHEN t.outcome IN ('failed', 'partial', 'timeout') THEN 'told'
+            WHEN t.outcome = 'cancelled' THEN 'cancelled' ELSE 'open' END AS kind
+    FROM transfer t LEFT JOIN short s ON s.request_id = t.request_id AND s.transfer_id = t.transfer_id
+    WHERE t.op = 'load' AND t.tier_to = 'gpu' AND t.component IS NOT NULL
+        AND t.purpose IS DISTINCT FROM 'prefetch' AND t.evidence IS DISTINCT FROM 'predicted'
+)
+"""
+_COUNTS = """
+SELECT component, kind, count(*), coalesce(sum(tokens), 0)::DOUBLE, list(DISTINCT evidence) FROM loaded
+GROUP BY component, kind ORDER BY component, kind
+"""
+_VIOLATED = """
+SELECT component, request_id, time_ns, outcome, tokens, groups, evidence FROM loaded
+WHERE kind IN ('lacking', 'told') ORDER BY time_ns, request_id, component
+"""
+
+
+def restored_completely(run: Run, asked: Asked) -> list[Finding]:
+    """A row a connector that restored all (its name is the key); a row a load that was not restored whole."""
+    del asked
+    connection = run.connection()
+    counts = connection.sql(JUDGED + _LOADS + _COUNTS).fetchall()
+    if not counts:
+        ((rows,),) = connection.sql("SELECT (SELECT count(*) FROM span) + count(*) FROM process").fetchall()
+        if rows:
+            return [Finding("unobserved", "no connector's load to the GPU was recorded")]
+        return [Finding("not_applicable", "nothing was recorded")]
+    rows = []
+    if any(kind in ("lacking", "told") for _, kind, *_ in counts):
+        rows = connection.sql(JUDGED + _LOADS + _VIOLATED).fetchall()
+    lost = missing(run, ("load",)).said
+    return [
+        finding
+        for name in dict.fromkeys(component for component, *_ in counts)
+        for finding in _of(name, [row[1:] for row in counts if row[0] == name],
+                           [_violation(*row) for row in rows if row[0] == name], lost)
+    ]  # fmt: skip
+
+
+def _of(
+    name: str, counts: list[tuple[str, int, float, list[str]]], violations: list[Finding], lost: str | None
+) -> list[Finding]:
+    """What is said of one connector."""
+    loads = {kind: count for kind, count, *_ in counts}
+    tokens = sum(number for kind, _, number, _ in counts if kind == "complete")
+    told = (
+        f"{visible(name)}: {many(loads.get('complete', 0), 'load')} restored completely, {tokens:,.0f} tokens"
+    )
+    if "cancelled" in loads:
+        told += f"; {loads['cancelled']:,} of requests that were over"
+    still = f"{many(loads['open'], 'load')} without an end" if "open" in loads else None
+    evidence = weakest(word for *_, words in counts for word in words)
+    if not loads.keys() - {"cancelled"}:
+        return [Finding("unobserved", told, None, None, None, name)]
+    found = judged(violations, (lost, still), Finding("pass", told, evidence))
+    return [replace(one, key=name) for one in found]
+
+
+def _violation(
+    name: str, request_id: str | None, time_ns: int, outcome: str, tokens: int | None, groups: int | None,
+    evidence: str | None,
+) -> Finding:  # fmt: skip
+    load = f"{visible(name)}: a load" + ("" if tokens is None else f" of {tokens:,} tokens")
+    if groups is not None:
+        detail = f"{load} was reported as good, and {many(groups, 'group')} of layers lacked state"
+        return Finding("violated", detail, evidence, "error", request_id, None, time_ns)
+    return Finding("violated", f"{load}: {outcome}", evidence, "warning", request_id, None, time_ns)
