@@ -23,7 +23,8 @@ JUDGED = """
 WITH need AS MATERIALIZED (
     SELECT row_number() OVER () AS id, process, request_id, transfer_id, component, state_kind, evidence,
         start_ns, TRY_CAST(attributes['group'] AS BIGINT) AS number, attributes['kind'] AS kind,
-        attributes['window'] AS span, TRY_CAST(attributes['block_tokens'] AS BIGINT)::HUGEINT AS block,
+        attributes['window'] AS span,
+        nullif(TRY_CAST(attributes['block_tokens'] AS BIGINT), 0)::HUGEINT AS block,
         TRY_CAST(attributes['from_token'] AS BIGINT)::HUGEINT AS low,
         TRY_CAST(attributes['first_computed'] AS BIGINT)::HUGEINT AS first,
         TRY_CAST(attributes['asked_from_tokens'] AS BIGINT)::HUGEINT AS had,

@@ -21,11 +21,9 @@ if TYPE_CHECKING:
     from kvtrace.run import Run
 
 _COUNTS = """
-SELECT verdict, state_kind, count(*), count(DISTINCT transfer_id), list(DISTINCT evidence) FROM judged
-GROUP BY verdict, state_kind ORDER BY state_kind, verdict
-"""
-_LOADS = """
-SELECT verdict, count(DISTINCT transfer_id) FROM judged GROUP BY verdict
+SELECT verdict, state_kind, grouping(state_kind) = 1, count(*), count(DISTINCT transfer_id),
+    list(DISTINCT evidence)
+FROM judged GROUP BY GROUPING SETS ((verdict, state_kind), (verdict)) ORDER BY state_kind, verdict
 """
 _VIOLATED = """
 SELECT request_id, coalesce(end_ns, start_ns), number, kind, span, lacking::DOUBLE, needed::DOUBLE,
@@ -46,9 +44,13 @@ def retained_state_covered(run: Run, asked: Asked) -> list[Finding]:
         if "vllm" in products(run):
             return [Finding("unobserved", "what a load is needed for was not recorded (kvtrace run would)")]
         return [Finding("not_applicable", "no vLLM in this run")]
-    rows = connection.sql(JUDGED + _VIOLATED).fetchall() if any(row[0] == "lacking" for row in counts) else []
-    loads = dict(connection.sql(JUDGED + _LOADS).fetchall())
-    covered = [f"{kind} {groups:,}" for verdict, kind, groups, *_ in counts if verdict == "covered"]
+    loads = {verdict: number for verdict, _, of_all, _, number, _ in counts if of_all}
+    rows = connection.sql(JUDGED + _VIOLATED).fetchall() if "lacking" in loads else []
+    covered = [
+        f"{kind} {groups:,}"
+        for verdict, kind, of_all, groups, *_ in counts
+        if verdict == "covered" and not of_all
+    ]
     told = f"{many(loads.get('covered', 0), 'load')} covered"
     if covered:
         told += f" ({', '.join(covered)})"

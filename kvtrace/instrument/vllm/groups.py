@@ -88,5 +88,12 @@ def _block_bytes(group: Any) -> int | None:
     spec = group.kv_cache_spec
     inside = getattr(spec, "kv_cache_specs", None)
     each = list(inside.values()) if inside else [spec] * len(group.layer_names)
-    sizes = [getattr(one, "unpadded_page_size_bytes", None) or at(one, "page_size_bytes") for one in each]
+    sizes = [_page_bytes(one) for one in each]
     return None if None in sizes else sum(map(int, sizes))
+
+
+def _page_bytes(spec: Any) -> Any:
+    for name in ("unpadded_page_size_bytes", "real_page_size_bytes", "page_size_bytes"):
+        if (found := getattr(spec, name, None)) is not None:
+            return found
+    return None

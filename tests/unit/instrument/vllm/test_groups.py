@@ -49,7 +49,8 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
 
 class MambaSpec(Some):
     block_size = 64
-    page_size_bytes = 5000
+    page_size_bytes = 8192
+    real_page_size_bytes = 5000
 
 
 class CrossAttentionSpec(AttentionSpec):
@@ -105,6 +106,7 @@ def test_at_the_edge_of_a_window_or_a_chunk(spec: Any, first: int, since: int) -
 def test_a_block_is_as_large_as_the_pages_of_all_its_layers_without_padding() -> None:
     assert one(FullAttentionSpec()).block_bytes == 2048
     assert one(SlidingWindowSpec(), "a", "b", "c").block_bytes == 3000
+    assert one(MambaSpec(), "a").block_bytes == 5000
     several = Some(kv_cache_specs={"a": MLAAttentionSpec(), "b": MLAAttentionSpec(page_size_bytes=7)})
     assert (one(several, "a", "b").block_bytes, one(several, "a", "b").kind) == (1031, "latent")
 
