@@ -2,8 +2,7 @@
 
 One token of KV cache is 4 layers x 2 (key, value) x 4 heads x 32 x 2 bytes = 2,048 bytes.
 
-Windowed it is a Gemma 3 of six layers, every third with full attention, the others with a window: a token of
-one layer is 512 bytes.
+layered.py has the others, of layers that keep different things; tokenizer and vocabulary are the same.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ KV_HEADS = 4
 HEAD_SIZE = 32
 VOCABULARY = 1024
 SPECIAL = ("<unk>", "<s>", "</s>")
-WINDOW = 300
-WINDOWED_LAYERS = ("sliding_attention", "sliding_attention", "full_attention") * 2
 KV_BYTES_PER_TOKEN = LAYERS * 2 * KV_HEADS * HEAD_SIZE * 2
 
 
@@ -30,11 +27,11 @@ def word(number: int) -> str:
     return f"w{number}"
 
 
-def write_model(folder: Path, *, windowed: bool = False) -> None:
+def write_model(folder: Path, config: dict[str, object] | None = None) -> None:
     """Configuration and tokenizer; the weights are vLLM's `--load-format dummy`."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {
-        "config.json": windowed_config() if windowed else _config(),
+        "config.json": configuration() if config is None else config,
         "tokenizer.json": _tokenizer(),
         "tokenizer_config.json": _tokenizer_config(),
     }
@@ -42,7 +39,8 @@ def write_model(folder: Path, *, windowed: bool = False) -> None:
         (folder / name).write_text(json.dumps(content))
 
 
-def _config() -> dict[str, object]:
+def configuration() -> dict[str, object]:
+    """As Hugging Face's config.json has it."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -62,23 +60,6 @@ def _config() -> dict[str, object]:
         "tie_word_embeddings": False,
         "bos_token_id": 1,
         "eos_token_id": 2,
-    }
-
-
-def windowed_config() -> dict[str, object]:
-    """The model with windows; the rest is as in the other."""
-    dropped = ("architectures", "model_type", "hidden_act", "rope_theta")
-    own = {name: value for name, value in _config().items() if name not in dropped}
-    return own | {
-        "architectures": ["Gemma3ForCausalLM"],
-        "model_type": "gemma3_text",
-        "hidden_activation": "gelu_pytorch_tanh",
-        "num_hidden_layers": len(WINDOWED_LAYERS),
-        "layer_types": list(WINDOWED_LAYERS),
-        "sliding_window": WINDOW,
-        "query_pre_attn_scalar": HEAD_SIZE,
-        "rope_theta": 1000000.0,
-        "rope_local_base_freq": 10000.0,
     }
 
 
