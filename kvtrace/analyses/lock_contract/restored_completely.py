@@ -1,11 +1,11 @@
-"""Each connector restores all that it was to restore: a result of its own a connector.
+"""What a connector reports as restored was restored completely: a result of its own a connector.
 
 asked for   |==========|
 restored    |==========|     every group of layers     complete
-restored    |======|         told so                   the engine computes the rest again: a warning
-restored    |======|         reported as good          the engine uses what is not there: an error
+restored    |======|         told so                   counted: the engine computes the rest again
+restored    |======|         reported as good          violated: the engine uses what is not there
 
-An engine goes on in both cases, and its counters of loaded tokens show no difference.
+An engine's counters of loaded tokens show no difference between the first and the last.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOADS = """
     SELECT request_id, transfer_id, count(DISTINCT number) AS groups FROM judged WHERE verdict = 'lacking'
     GROUP BY ALL
 ), loaded AS (
-    SELECT t.request_id, t.component, t.tokens, t.evidence, t.outcome, s.groups,
+    SELECT t.request_id, t.component, t.tokens, t.evidence, s.groups,
         coalesce(t.end_ns, t.start_ns) AS time_ns,
         CASE WHEN t.end_ns IS NULL THEN 'open' WHEN s.groups IS NOT NULL THEN 'lacking'
             WHEN t.outcome = 'ok' THEN 'complete'
@@ -41,13 +41,13 @@ SELECT component, kind, count(*), coalesce(sum(tokens), 0)::DOUBLE, list(DISTINC
 GROUP BY component, kind ORDER BY component, kind
 """
 _VIOLATED = """
-SELECT component, request_id, time_ns, outcome, tokens, groups, evidence FROM loaded
-WHERE kind IN ('lacking', 'told') ORDER BY time_ns, request_id, component
+SELECT component, request_id, time_ns, tokens, groups, evidence FROM loaded
+WHERE kind = 'lacking' ORDER BY time_ns, request_id, component
 """
 
 
 def restored_completely(run: Run, asked: Asked) -> list[Finding]:
-    """A row a connector that restored all (its name is the key); a row a load that was not restored whole."""
+    """A row a connector, whose name is the key; of one that is violated a row a load that lacked state."""
     del asked
     connection = run.connection()
     counts = connection.sql(JUDGED + _LOADS + _COUNTS).fetchall()
@@ -57,7 +57,7 @@ def restored_completely(run: Run, asked: Asked) -> list[Finding]:
             return [Finding("unobserved", "no connector's load to the GPU was recorded")]
         return [Finding("not_applicable", "nothing was recorded")]
     rows = []
-    if any(kind in ("lacking", "told") for _, kind, *_ in counts):
+    if any(kind == "lacking" for _, kind, *_ in counts):
         rows = connection.sql(JUDGED + _LOADS + _VIOLATED).fetchall()
     lost = missing(run, ("load",)).said
     return [
@@ -77,22 +77,19 @@ def _of(
     told = (
         f"{visible(name)}: {many(loads.get('complete', 0), 'load')} restored completely, {tokens:,.0f} tokens"
     )
-    if "cancelled" in loads:
-        told += f"; {loads['cancelled']:,} of requests that were over"
+    for kind, word in (("told", "told to be bad"), ("cancelled", "of requests that were over")):
+        told += f"; {loads[kind]:,} {word}" if kind in loads else ""
     still = f"{many(loads['open'], 'load')} without an end" if "open" in loads else None
     evidence = weakest(word for *_, words in counts for word in words)
-    if not loads.keys() - {"cancelled"}:
+    if not loads.keys() - {"cancelled", "told"} and lost is None:
         return [Finding("unobserved", told, None, None, None, name)]
     found = judged(violations, (lost, still), Finding("pass", told, evidence))
     return [replace(one, key=name) for one in found]
 
 
 def _violation(
-    name: str, request_id: str | None, time_ns: int, outcome: str, tokens: int | None, groups: int | None,
-    evidence: str | None,
+    name: str, request_id: str | None, time_ns: int, tokens: int | None, groups: int, evidence: str | None,
 ) -> Finding:  # fmt: skip
     load = f"{visible(name)}: a load" + ("" if tokens is None else f" of {tokens:,} tokens")
-    if groups is not None:
-        detail = f"{load} was reported as good, and {many(groups, 'group')} of layers lacked state"
-        return Finding("violated", detail, evidence, "error", request_id, None, time_ns)
-    return Finding("violated", f"{load}: {outcome}", evidence, "warning", request_id, None, time_ns)
+    detail = f"{load} was reported as good, and {many(groups, 'group')} of layers lacked state"
+    return Finding("violated", detail, evidence, "error", request_id, None, time_ns)
