@@ -16,7 +16,7 @@ import pytest
 from kvtrace.instrument.vllm.groups import groups_of
 from kvtrace.instrument.vllm.track import of
 from tests.unit.instrument.vllm import test_groups
-from tests.unit.instrument.vllm.offloading import CPULoadStoreSpec, Metadata, carried, made, store
+from tests.unit.instrument.vllm.offloading import CPULoadStoreSpec, Metadata, carried, made
 from tests.unit.instrument.vllm.stand_in import Request, connector_class, output
 from tests.unit.instrument.vllm.stand_in import made as scheduler_made
 from tests.unit.instrument.vllm.test_groups import FullAttentionSpec, MambaSpec, SlidingWindowSpec, group
@@ -168,7 +168,8 @@ def test_a_job_of_another_form_and_a_store_say_nothing(told: Told) -> None:
     assert worker(told, type("Third", (Spec,), {"group_sizes": (5,), "block_indices": (0,)})) == []
     own, outside, kind = made()
     own._kvtrace_jobs.groups = groups_of(CONFIG)
-    own.prepare_store_kv(Metadata(store_jobs={1: store("a")}))
+    entry = Some(req_id="a", src_spec=Spec(), dst_spec=CPULoadStoreSpec())
+    own.prepare_store_kv(Metadata(store_jobs={1: entry}))
     own.start_kv_transfers(Metadata())
     copied(told, own, outside, kind, 1)
     assert rows(told, "restored_state") == []
