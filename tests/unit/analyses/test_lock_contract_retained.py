@@ -67,12 +67,12 @@ def test_a_window_that_lacks_its_first_token_is_a_violation_of_both(tmp_path: Pa
     )
 
 
-#  full     |restored 0-4|        |cached 8-12|        lacks 4 to 8
+#  full     |restored 0-4|        |cached 8-12|        lacks 4 to 8; needs nothing behind 10
 def test_a_hole_in_a_prefix_is_counted_once_whatever_overlaps(tmp_path: Path) -> None:
-    full = need(0, "full", 0, 12, on_gpu="8-12")
+    full = need(0, "full", 0, 10, on_gpu="8-12")
     pieces = [restored(0, 0, 4), restored(0, 0, 3), restored(0, 9, 12)]
     run = drawn(tmp_path, load(), full, *pieces)
-    assert told(run) == [("violated", "group 0 (full) lacks 4 of the 12 tokens before token 12 on rank 0")]
+    assert told(run) == [("violated", "group 0 (full) lacks 4 of the 10 tokens before token 10 on rank 0")]
 
 
 def test_a_group_that_got_nothing_is_a_violation_and_the_others_do_not_help(tmp_path: Path) -> None:
