@@ -10,7 +10,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from kvtrace.analyses.lock_contract import lock_contract
-from kvtrace.analyses.lock_contract._retained import JUDGED
+from kvtrace.analyses.lock_contract._findings import Asked
+from kvtrace.analyses.lock_contract._retained import retained
 from tests.property.oracle_retained import Group, lacking, needed, verdict
 from tests.property.test_exposure import cases
 from tests.rows import write_run
@@ -20,7 +21,7 @@ Row = dict[str, Any]
 LOADS = 30
 KINDS = ("full", "window", "chunked", "recurrent")
 OUTCOMES = ("ok", "ok", "ok", "ok", "ok", "failed", "partial", "cancelled", "unknown", None)
-QUERY = "SELECT transfer_id, number, rank, verdict, needed::BIGINT, lacking::BIGINT FROM judged"
+QUERY = "SELECT transfer_id, number, rank, verdict, needed::BIGINT, lacking::BIGINT FROM retained"
 
 
 @st.composite
@@ -83,9 +84,7 @@ def test_every_group_of_every_load_is_judged_as_its_positions_say(
                 expected[key] = (verdict(group, outcome), len(needed(group)), group)
     with tempfile.TemporaryDirectory() as folder:
         run = write_run(Path(folder) / "run", span=rows, process=[VLLM])
-        found = {
-            tuple(row[:3]): (*row[3:5], row[5]) for row in run.connection().sql(JUDGED + QUERY).fetchall()
-        }
+        found = {tuple(row[:3]): (*row[3:5], row[5]) for row in retained(Asked(run, 1)).sql(QUERY).fetchall()}
         answer = lock_contract(run, only=("retained_state_covered",))
         whole = lock_contract(run, only=("restored_completely",))
     assert {key: row[:2] for key, row in found.items()} == {key: row[:2] for key, row in expected.items()}

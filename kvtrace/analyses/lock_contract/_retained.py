@@ -5,7 +5,7 @@
     restored          |====|....|               restored_state: the worker, a row a group, when it is over
     lacks                  |====|
 
-`judged` has a row a group of a load and a rank that restored something. `verdict`:
+`retained` has a row a group of a load and a rank that restored something. `verdict`:
 
     covered    the load was good, and nothing is lacking        lacking   it was good, and something is
     failed     the engine was told that it is not good: it computes again what did not arrive
@@ -19,7 +19,15 @@ restored one that of the token up to which it was loaded.
 
 from __future__ import annotations
 
-JUDGED = """
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from kvtrace.analyses.lock_contract._findings import Asked
+
+_RETAINED = """
+CREATE TEMP TABLE IF NOT EXISTS retained AS
 WITH need AS MATERIALIZED (
     SELECT row_number() OVER () AS id, process, request_id, transfer_id, component, state_kind, evidence,
         start_ns, TRY_CAST(attributes['group'] AS BIGINT) AS number, attributes['kind'] AS kind,
@@ -83,15 +91,24 @@ WITH need AS MATERIALIZED (
     SELECT id, rank, sum(greatest(0, stop - greatest(start, coalesce(before, start)))) AS tokens,
         coalesce(bool_or(exact), false) AS exact
     FROM reached GROUP BY id, rank
-), judged AS (
-    SELECT o.* EXCLUDE (id), first - low AS needed,
+), compared AS (
+    SELECT o.* EXCLUDE (id, rank, low), nullif(o.rank, -1) AS rank, first - low AS needed,
         first - low - CASE WHEN kind = 'recurrent' AND NOT coalesce(g.exact, false) THEN 0
-            ELSE coalesce(g.tokens, 0) END AS lacking,
-        CASE WHEN outcome IN ('failed', 'partial') THEN 'failed'
-            WHEN outcome = 'cancelled' THEN 'cancelled'
-            WHEN running OR outcome IS DISTINCT FROM 'ok' THEN 'open'
-            WHEN NOT heard AND NOT stands_in OR lacking IS NULL THEN 'untold'
-            WHEN lacking > 0 THEN 'lacking' ELSE 'covered' END AS verdict
+            ELSE coalesce(g.tokens, 0) END AS lacking
     FROM one o LEFT JOIN given g ON g.id = o.id AND g.rank IS NOT DISTINCT FROM o.rank
 )
+SELECT request_id, transfer_id, number, rank, state_kind, kind, span, first, needed, lacking, evidence,
+    coalesce(end_ns, start_ns) AS time_ns,
+    CASE WHEN outcome IN ('failed', 'partial') THEN 'failed'
+        WHEN outcome = 'cancelled' THEN 'cancelled'
+        WHEN running OR outcome IS DISTINCT FROM 'ok' THEN 'open'
+        WHEN NOT heard AND NOT stands_in OR lacking IS NULL THEN 'untold'
+        WHEN lacking > 0 THEN 'lacking' ELSE 'covered' END AS verdict
+FROM compared
 """
+
+
+def retained(asked: Asked) -> duckdb.DuckDBPyConnection:
+    """The database of what is asked, with the table `retained`, made when the first invariant needs it."""
+    asked.connection.execute(_RETAINED)
+    return asked.connection

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 from kvtrace.analyses._text import many, visible
 from kvtrace.analyses.lock_contract._findings import Asked, Finding, judged, missing, weakest
-from kvtrace.analyses.lock_contract._retained import JUDGED
+from kvtrace.analyses.lock_contract._retained import retained
 
 if TYPE_CHECKING:
     from kvtrace.run import Run
 
 _LOADS = """
-, short AS (
-    SELECT request_id, transfer_id, count(DISTINCT number) AS groups FROM judged WHERE verdict = 'lacking'
+WITH short AS (
+    SELECT request_id, transfer_id, count(DISTINCT number) AS groups FROM retained WHERE verdict = 'lacking'
     GROUP BY ALL
 ), loaded AS (
     SELECT t.request_id, t.component, t.tokens, t.evidence, s.groups,
@@ -48,9 +48,8 @@ WHERE kind = 'lacking' ORDER BY time_ns, request_id, component
 
 def restored_completely(run: Run, asked: Asked) -> list[Finding]:
     """A row a connector, whose name is the key; of one that is violated a row a load that lacked state."""
-    del asked
-    connection = run.connection()
-    counts = connection.sql(JUDGED + _LOADS + _COUNTS).fetchall()
+    connection = retained(asked)
+    counts = connection.sql(_LOADS + _COUNTS).fetchall()
     if not counts:
         ((rows,),) = connection.sql("SELECT (SELECT count(*) FROM span) + count(*) FROM process").fetchall()
         if rows:
@@ -58,7 +57,7 @@ def restored_completely(run: Run, asked: Asked) -> list[Finding]:
         return [Finding("not_applicable", "nothing was recorded")]
     rows = []
     if any(kind == "lacking" for _, kind, *_ in counts):
-        rows = connection.sql(JUDGED + _LOADS + _VIOLATED).fetchall()
+        rows = connection.sql(_LOADS + _VIOLATED).fetchall()
     lost = missing(run, ("load",)).said
     return [
         finding

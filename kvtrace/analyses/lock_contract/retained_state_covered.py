@@ -15,20 +15,19 @@ from typing import TYPE_CHECKING
 
 from kvtrace.analyses._text import many
 from kvtrace.analyses.lock_contract._findings import Asked, Finding, judged, missing, products, weakest
-from kvtrace.analyses.lock_contract._retained import JUDGED
+from kvtrace.analyses.lock_contract._retained import retained
 
 if TYPE_CHECKING:
     from kvtrace.run import Run
 
 _COUNTS = """
-SELECT verdict, state_kind, grouping(state_kind) = 1, count(*), count(DISTINCT transfer_id),
-    list(DISTINCT evidence)
-FROM judged GROUP BY GROUPING SETS ((verdict, state_kind), (verdict)) ORDER BY state_kind, verdict
+SELECT verdict, state_kind, grouping(state_kind) = 1, count(*),
+    count(DISTINCT hash(request_id, transfer_id)), list(DISTINCT evidence)
+FROM retained GROUP BY GROUPING SETS ((verdict, state_kind), (verdict)) ORDER BY state_kind, verdict
 """
 _VIOLATED = """
-SELECT request_id, coalesce(end_ns, start_ns), number, kind, span, lacking::DOUBLE, needed::DOUBLE,
-    first::DOUBLE, nullif(rank, -1), evidence
-FROM judged WHERE verdict = 'lacking' ORDER BY 2, request_id, number, rank
+SELECT request_id, time_ns, number, kind, span, lacking::DOUBLE, needed::DOUBLE, first::DOUBLE, rank, evidence
+FROM retained WHERE verdict = 'lacking' ORDER BY time_ns, request_id, number, rank
 """
 
 
@@ -37,15 +36,14 @@ def retained_state_covered(run: Run, asked: Asked) -> list[Finding]:
 
     A load that the engine was told to be bad is not judged: it computes again what did not arrive.
     """
-    del asked
-    connection = run.connection()
-    counts = connection.sql(JUDGED + _COUNTS).fetchall()
+    connection = retained(asked)
+    counts = connection.sql(_COUNTS).fetchall()
     if not counts:
         if "vllm" in products(run):
             return [Finding("unobserved", "what a load is needed for was not recorded (kvtrace run would)")]
         return [Finding("not_applicable", "no vLLM in this run")]
     loads = {verdict: number for verdict, _, of_all, _, number, _ in counts if of_all}
-    rows = connection.sql(JUDGED + _VIOLATED).fetchall() if "lacking" in loads else []
+    rows = connection.sql(_VIOLATED).fetchall() if "lacking" in loads else []
     covered = [
         f"{kind} {groups:,}"
         for verdict, kind, of_all, groups, *_ in counts
