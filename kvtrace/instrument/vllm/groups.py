@@ -7,7 +7,8 @@
     chunked                    |======|first      those of its chunk
     recurrent                        =|first      one state, after exactly the token before it
 
-Of a group that is of none of these kinds (rings, encoders, replicas) nothing is told.
+Of a group that is of none of these kinds (rings, encoders, replicas, windows over the answer alone) nothing
+is told.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ KINDS = {
     "MambaSpec": "recurrent",
 }
 """Class of vLLM that says what a layer keeps -> the kind, as kvtrace.geometry calls it; subclasses too."""
+OTHERS = {"RSWASpec", "HiddenStateCacheSpec"}
+"""Subclasses of these that need something else."""
 STATES = {"latent": "kv", "full": "kv", "window": "window", "chunked": "window", "recurrent": "recurrent"}
 _SPANS = {"window": "sliding_window", "chunked": "attention_chunk_size"}
 
@@ -45,7 +48,7 @@ class Group:
         self.kind = kind
         self.layers = len(group.layer_names)
         self.state_kind = STATES[kind]
-        if kind == "latent" and all("indexer" in name for name in group.layer_names):
+        if all(at(each, "cache_role.value") == "indexer" for each in _each(group)):
             self.state_kind = "indexer"
         self.span = None if kind not in _SPANS else int(getattr(spec, _SPANS[kind]))
         self.block_tokens = int(spec.block_size) * (sharded if getattr(spec, "dcp_sharded", False) else 1)
@@ -75,21 +78,22 @@ def groups_of(config: Any, numbers: Iterable[int] | None = None) -> tuple[Group 
 
 
 def _group(number: int, group: Any) -> Group | None:
-    spec = group.kv_cache_spec
-    inside = getattr(spec, "kv_cache_specs", None)
-    if inside:
-        spec = next(iter(inside.values()))
-    kinds = [KINDS[each.__name__] for each in type(spec).__mro__ if each.__name__ in KINDS]
-    return Group(number, group, kinds[0], spec) if kinds else None
+    spec = _each(group)[0]
+    names = [each.__name__ for each in type(spec).__mro__]
+    kinds = [KINDS[name] for name in names if name in KINDS]
+    return Group(number, group, kinds[0], spec) if kinds and OTHERS.isdisjoint(names) else None
 
 
 def _block_bytes(group: Any) -> int | None:
-    """Without what pads a page; a wrapper of several specs already adds up its layers."""
-    spec = group.kv_cache_spec
-    inside = getattr(spec, "kv_cache_specs", None)
-    each = list(inside.values()) if inside else [spec] * len(group.layer_names)
-    sizes = [_page_bytes(one) for one in each]
+    """Of all its layers, without what pads a page."""
+    sizes = [_page_bytes(one) for one in _each(group)]
     return None if None in sizes else sum(map(int, sizes))
+
+
+def _each(group: Any) -> list[Any]:
+    """The specification of each layer."""
+    inside = getattr(group.kv_cache_spec, "kv_cache_specs", None)
+    return list(inside.values()) if inside else [group.kv_cache_spec] * len(group.layer_names)
 
 
 def _page_bytes(spec: Any) -> Any:

@@ -57,6 +57,10 @@ class CrossAttentionSpec(AttentionSpec):
     pass
 
 
+class RSWASpec(FullAttentionSpec):
+    pass
+
+
 def group(spec: Any, *layers: str) -> Any:
     return Some(kv_cache_spec=spec, layer_names=list(layers or ("layer.0", "layer.1")))
 
@@ -113,8 +117,10 @@ def test_a_block_is_as_large_as_the_pages_of_all_its_layers_without_padding() ->
 
 @pytest.mark.usefixtures("told")
 def test_latent_layers_that_are_all_indexers_say_so() -> None:
-    assert one(MLAAttentionSpec(), "0.indexer.k", "1.indexer.k").state_kind == "indexer"
-    assert one(MLAAttentionSpec(), "0.attn", "0.indexer.k").state_kind == "kv"
+    indexer = MLAAttentionSpec(cache_role=Some(value="indexer"))
+    assert one(indexer).state_kind == "indexer"
+    several = Some(kv_cache_specs={"a": indexer, "b": MLAAttentionSpec()})
+    assert one(several).state_kind == "kv"
 
 
 @pytest.mark.usefixtures("told")
@@ -131,6 +137,7 @@ def test_a_group_of_no_known_kind_keeps_its_place_and_says_nothing() -> None:
     assert found[0] is None
     assert found[1] is not None
     assert found[1].number == 1
+    assert one(RSWASpec()) is None
     every = config(group(CrossAttentionSpec()), group(FullAttentionSpec()), group(MambaSpec()))
     assert [each and each.number for each in groups_of(every, (2, 0))] == [2, None]
 
