@@ -57,13 +57,15 @@ _SPAN = """
             count(*) FILTER (op = 'drop' AND reason <> 'unknown') AS drop_reasons,
             count(*) FILTER (op = 'hold') AS holds,
             count(blocks) FILTER (op = 'hold') AS held,
-            count(*) FILTER (op = 'health') AS healths
+            count(*) FILTER (op = 'health') AS healths,
+            count(*) FILTER (op IS NULL AND name = 'restored_state') AS restored
         FROM span
     )
     SELECT unnest(['queue_reason_and_blocks', 'lookup_asked_tokens', 'lookup_found_tokens', 'found_by_tier',
-        'step_members', 'engine_waits', 'stores', 'drop_reason', 'gpu_blocks_held', 'cache_health']),
-        unnest([reasons, asked, found, tiers, served, waits, stores, drop_reasons, held, healths]),
-        unnest([queues, lookups, lookups, lookups, steps, NULL, NULL, drops, holds, NULL])
+        'step_members', 'engine_waits', 'stores', 'drop_reason', 'gpu_blocks_held', 'cache_health',
+        'restored_by_group']),
+        unnest([reasons, asked, found, tiers, served, waits, stores, drop_reasons, held, healths, restored]),
+        unnest([queues, lookups, lookups, lookups, steps, NULL, NULL, drops, holds, NULL, NULL])
     FROM counted
 """
 _TRANSFER = """

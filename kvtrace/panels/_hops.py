@@ -54,7 +54,7 @@ WITH moved AS (
     SELECT s.request_id, coalesce(n.common, s.transfer_id) AS transfer_id, max(end_ns) AS reported_ns
     FROM span s LEFT JOIN renamed n ON n.request_id = s.request_id AND n.transfer_id = s.transfer_id
     WHERE op IS NULL AND observer = 'worker' AND s.transfer_id IS NOT NULL
-        AND list_contains($requests, s.request_id)
+        AND s.name IS DISTINCT FROM 'restored_state' AND list_contains($requests, s.request_id)
     GROUP BY ALL
 ), nearby AS (
     -- Of a transfer all that its own observers say: a client when it asked and when it was told the end.

@@ -24,6 +24,8 @@ L2_FOLDER = "l2"
 EXAMPLE_FOLDER = "example"
 HOST_TIMES = "host-times.jsonl"
 """What host_offload.py saw of its own copies."""
+FORGETS = "host-forgets"
+"""In the work folder: of which group of layers the native offloading forgets the loads from then on."""
 SHORT_SPAN_DELAY_MS = 500
 HOST_BYTES = 64 << 20
 """Room of the native offloading on the host."""
@@ -44,7 +46,8 @@ class Configuration:
     a killed server loses some. `shutdown_s` is how long vLLM waits for its processes when it stops: with 0 it
     kills them at once, before they have said that they end. `kvtrace` puts `kvtrace run` before vLLM's
     command and the cache server's. `ranks` is vLLM's tensor parallelism: so many workers, each with its share
-    of every block. `lookup_timeout_s` is how long LMCache's client waits for an answer.
+    of every block. `lookup_timeout_s` is how long LMCache's client waits for an answer. `layers` is the
+    model (layered.py): where they keep different things they share the blocks and need more `gpu_blocks`.
     """
 
     connector: str = "lmcache"
@@ -60,6 +63,8 @@ class Configuration:
     kvtrace: bool = True
     ranks: int = 1
     lookup_timeout_s: int = LOOKUP_TIMEOUT_S
+    layers: str = "full"
+    gpu_blocks: int = GPU_BLOCKS
 
 
 @dataclass(frozen=True)
@@ -93,11 +98,14 @@ def vllm_command(python: str, configuration: Configuration, ports: Ports) -> lis
     command = [python, "-m", "vllm.entrypoints.openai.api_server"]
     command += ["--model", model.NAME, "--load-format", "dummy", "--dtype", "bfloat16"]
     command += ["--max-model-len", "4096", "--enforce-eager", "--block-size", str(BLOCK_TOKENS)]
-    command += ["--num-gpu-blocks-override", str(GPU_BLOCKS)]
+    command += ["--num-gpu-blocks-override", str(configuration.gpu_blocks)]
     command += ["--host", LOCALHOST, "--port", str(ports.vllm)]
     command += ["--otlp-traces-endpoint", f"http://{LOCALHOST}:{ports.otlp}"]
     command += ["--tensor-parallel-size", str(configuration.ranks)] if configuration.ranks > 1 else []
     command += ["--enable-request-id-headers", "--enable-prompt-tokens-details"]
+    # A state is kept at the end of every block, else there is none that another request could begin with.
+    recurrent = ["--enable-prefix-caching", "--mamba-cache-mode", "align"]
+    command += recurrent if configuration.layers == "recurrent" else []
     command += ["--shutdown-timeout", str(configuration.shutdown_s)] if configuration.shutdown_s else []
     command += ["--kv-events-config", json.dumps(_kv_events())]
     return [*command, "--kv-transfer-config", json.dumps(_kv_transfer(configuration, ports))]

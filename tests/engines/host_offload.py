@@ -7,6 +7,9 @@ was submitted, when its copy began and ended, when its result was handed out (wa
 file lie `host-progress.jsonl`, a line as soon as a job was submitted, its copy began, its result was handed
 out, and vLLM then asked again, and, if a test puts it there, `host-delay`: the delay of the copies that begin
 from then on. Job number `fails` copies nothing and says so.
+
+A file `host-forgets` in the working folder is a fault: the number of a group of layers whose blocks the
+scheduler's side leaves out of every load from then on, without a word to anybody.
 """
 
 from __future__ import annotations
@@ -16,20 +19,22 @@ import queue
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import OffloadingConnectorScheduler
+from vllm.v1.kv_offload.base import GPULoadStoreSpec, OffloadingWorker, TransferResult
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from vllm.v1.kv_offload.base import BlockIDsLoadStoreSpec, CanonicalKVCaches, GPULoadStoreSpec
+    from vllm.v1.kv_offload.base import BlockIDsLoadStoreSpec, CanonicalKVCaches, OffloadingManager
 
 
 PROGRESS = "host-progress.jsonl"
 DELAY = "host-delay"
+FORGETS = Path("host-forgets")
 
 
 class Job(NamedTuple):
@@ -165,6 +170,18 @@ class HostWorker(OffloadingWorker):
 class HostSpec(CPUOffloadingSpec):
     """vLLM's CPU spec with a worker that needs no device streams."""
 
+    def get_manager(self) -> OffloadingManager:
+        """The usual one; the scheduler asks for it, and nobody else does."""
+        allocate = OffloadingConnectorScheduler.update_state_after_alloc
+
+        def forgetful(own: Any, request: Any, blocks: Any, tokens: int) -> None:
+            allocate(own, request, blocks, tokens)
+            if tokens and FORGETS.exists():
+                _forget(own._current_batch_load_jobs, request.request_id, int(FORGETS.read_text()))
+
+        OffloadingConnectorScheduler.update_state_after_alloc = forgetful
+        return super().get_manager()
+
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         """The one worker of this process."""
         if self._worker is None:
@@ -177,3 +194,18 @@ class HostSpec(CPUOffloadingSpec):
                 fails=self.extra_config.get("fails"),
             )
         return self._worker
+
+
+def _forget(jobs: dict[int, Any], request_id: str, group: int) -> None:
+    """Take a group out of the load of a request; a chunk is one block here."""
+    for number, job in jobs.items():
+        if job.req_id == request_id:
+            sizes = list(job.dst_spec.group_sizes)
+            start = sum(sizes[:group])
+            left = [*range(start), *range(start + sizes[group], sum(sizes))]
+            sizes[group] = 0
+            source = type(job.src_spec)([job.src_spec.block_ids[place] for place in left])
+            target = GPULoadStoreSpec(
+                [job.dst_spec.block_ids[place] for place in left], sizes, job.dst_spec.block_indices
+            )
+            jobs[number] = type(job)(req_id=request_id, src_spec=source, dst_spec=target)

@@ -1,6 +1,8 @@
 """A model without a download: a four-layer random Llama whose tokenizer maps one word to one token.
 
 One token of KV cache is 4 layers x 2 (key, value) x 4 heads x 32 x 2 bytes = 2,048 bytes.
+
+layered.py has the others, of layers that keep different things; tokenizer and vocabulary are the same.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ def word(number: int) -> str:
     return f"w{number}"
 
 
-def write_model(folder: Path) -> None:
+def write_model(folder: Path, config: dict[str, object] | None = None) -> None:
     """Configuration and tokenizer; the weights are vLLM's `--load-format dummy`."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {
-        "config.json": _config(),
+        "config.json": configuration() if config is None else config,
         "tokenizer.json": _tokenizer(),
         "tokenizer_config.json": _tokenizer_config(),
     }
@@ -37,7 +39,8 @@ def write_model(folder: Path) -> None:
         (folder / name).write_text(json.dumps(content))
 
 
-def _config() -> dict[str, object]:
+def configuration() -> dict[str, object]:
+    """As Hugging Face's config.json has it."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

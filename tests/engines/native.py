@@ -9,14 +9,14 @@ import shutil
 import tempfile
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvtrace.importer import import_files
 from kvtrace.run import Run, open_run
 from tests.engines import drive
-from tests.engines.configuration import HOST_TIMES, Configuration
+from tests.engines.configuration import FORGETS, HOST_TIMES, Configuration
 from tests.engines.leaving import PROGRESS, Copies, leave
 from tests.engines.prompts import Prompt, plain
 from tests.engines.stack import NATIVE, NATIVE_CACHE, Stack, running
@@ -41,6 +41,11 @@ LEFT_LOADING = "left-loading"
 LEFT_STORING = "left-storing"
 """Ids of the two requests whose clients leave while their state is copied."""
 
+LONG = Prompt(number=60, tokens=3000)
+HALF = Prompt(number=60)
+"""The first half of the long one."""
+LAYERED_BLOCKS, RECURRENT_BLOCKS = 90, 60
+"""Groups of layers share them; with 72 vLLM does not start the windowed model."""
 SHORT_TOKENS = 600
 """Two chunks of LMCache's, and a rest."""
 L2_PAUSE_S = 3.0
@@ -75,6 +80,20 @@ def native_offload(client: Client) -> None:
     client.ask(*plain(0, 1, 2, 3, 4, 0, 1))
     client.ask_at_once(*plain(2, 3, 0))
     client.ask_at_once(*plain(4, 1))
+
+
+def layered(client: Client) -> None:
+    """Prompts come back from the host whole; then a long one whose first half the GPU has again."""
+    client.ask(*plain(0, 1, 2, 3, 4), LONG, *plain(5, 6, 0, 1, 2, 3))
+    client.ask(HALF, LONG)
+    client.ask_at_once(*plain(4, 5))
+
+
+def layered_with_a_fault(client: Client) -> None:
+    """The same; then a connector that forgets the first group of layers of its loads, and reports success."""
+    layered(client)
+    (client.output.parent / FORGETS).write_text("0")
+    client.ask(*plain(0))
 
 
 def batches(client: Client) -> None:
@@ -138,6 +157,10 @@ FAILS = Configuration(connector="native", delay_s=DELAY_S, fails=5)
 """Five prompts are stored, jobs 0 to 4; the next job is the first load."""
 SLOW = Configuration(connector="native", delay_s=3.0)
 """Slower than requests are: blocks are wanted again before their store is over."""
+WINDOWED = Configuration(
+    connector="native", delay_s=DELAY_S, layers="windowed", gpu_blocks=LAYERED_BLOCKS, shutdown_s=15
+)
+RECURRENT = replace(WINDOWED, layers="recurrent", gpu_blocks=RECURRENT_BLOCKS)
 RANKS = Configuration(connector="native", delay_s=DELAY_S, ranks=2, shutdown_s=15)
 RANKS_CACHED = Configuration(l1_gb=0.064, ranks=2, lookup_timeout_s=60, shutdown_s=15)
 """A loaded machine answers the first lookup of two ranks late."""

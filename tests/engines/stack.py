@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.engines import model, process
+from tests.engines import layered, model, process
 from tests.engines.configuration import (
     KV_EVENTS,
     LOCALHOST,
@@ -75,7 +75,7 @@ def running(configuration: Configuration, *, folder: Path, python: Path) -> Iter
 
     The receiver goes last, so that it also takes what the engines send while they stop.
     """
-    model.write_model(folder / model.NAME)
+    model.write_model(folder / model.NAME, layered.configuration(configuration.layers))
     shutil.copy(HERE / "host_offload.py", folder)
     with ExitStack() as ending, _shared_memory_returned():
 

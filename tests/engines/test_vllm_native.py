@@ -202,7 +202,7 @@ def test_a_worker_reports_each_load_after_its_order_and_before_the_scheduler_kno
         """
         SELECT l.transfer_id, l.submit_ns, r.start_ns, r.end_ns, l.end_ns AS known_ns, r.outcome, r.op
         FROM span l LEFT JOIN span r
-            ON r.transfer_id = l.transfer_id AND r.observer = 'worker' AND r.op IS NULL
+            ON r.transfer_id = l.transfer_id AND r.observer = 'worker' AND r.name = 'kv_transfer_report'
         WHERE l.op = 'load' AND l.observer = 'scheduler'
         """,
     )

@@ -92,6 +92,18 @@ def test_a_transfer_lasts_from_the_first_ranks_copy_to_the_last_ones(ranks: Play
         assert row["end_ns"] - row["start_ns"] >= native.DELAY_S * SECOND
 
 
+def test_each_rank_restored_its_share_of_what_the_loads_are_needed_for(ranks: Played) -> None:
+    run = open_run(ranks.run)
+    loads = len(_rows(run, "FROM transfer WHERE op = 'load'"))
+    only = ("retained_state_covered", "restored_completely")
+    covered, complete = kvtrace.analyze(run, "lock_contract", only=only).to_dicts()
+    assert (covered["status"], complete["status"]) == ("pass", "pass")
+    assert covered["detail"] == f"{loads} loads covered (kv {loads * len(RANKS)})"
+    sums = "SELECT sum(bytes)::BIGINT AS bytes FROM"
+    (restored,) = _rows(run, f"{sums} span WHERE name = 'restored_state'")
+    assert [restored] == _rows(run, f"{sums} transfer WHERE op = 'load'")
+
+
 def test_exposure_is_exact_and_the_work_of_both_ranks_is_told_apart(ranks: Played) -> None:
     run = open_run(ranks.run)
     partition = kvtrace.analyze(run, "exposure", window="ttft")

@@ -4,6 +4,7 @@
     _findings.py    what a finding is, which losses count
     _objects.py     what a cache's objects went through, event by event
     _pool.py        what the scheduler's process compared inside vLLM
+    _retained.py    what loads were to restore for each group of layers, and what they did
 
 An invariant is a file: a new one is found by listing the folder.
 """
@@ -50,8 +51,10 @@ def lock_contract(run: Run, *, bound_s: float = 60.0, only: tuple[str, ...] = ()
 
     All invariants are asked, by name. Of GPU blocks: freed_once (a hold's blocks are given back once) and
     held_block_not_reused (handed out to nobody while it keeps them). Of transfers: completes_within_bound
-    (what was submitted completes) and transfers_end_once. Of a cache's locks: released_once, read_within_ttl,
-    not_removed_while_locked, not_written_while_locked, readable_was_written,
+    (what was submitted completes) and transfers_end_once. Of loads: retained_state_covered (the window, the
+    recurrent state or the whole prefix that each group of layers needs is there) and restored_completely
+    (what a connector reports as restored was; a row a connector). Of a cache's locks: released_once,
+    read_within_ttl, not_removed_while_locked, not_written_while_locked, readable_was_written,
     reservation_written_or_returned, reservation_all_or_nothing, read_only_what_was_locked. Of LMCache's
     server: found_adds_up, served_keys_touched, lru_order, nothing_left_at_idle and records_complete. A
     violated one has a row a violation; any other has one row that says what it rests on.
@@ -71,7 +74,7 @@ def lock_contract(run: Run, *, bound_s: float = 60.0, only: tuple[str, ...] = ()
         severity: error or warning (it was bound to happen, by a configured time to live or a forced clear);
             null unless violated
         request_id: whose state it was; null when not known
-        key: the cache key, or the number of the GPU block; null for an invariant as a whole
+        key: the cache key, the number of the GPU block, or the connector; null for an invariant as a whole
         time_ns: when, unix ns; of what did not complete when it was overdue
         detail: what was seen, in words
         evidence: native, shim or derived: the weakest of what it rests on

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kvtrace import recorder
 from kvtrace.instrument import wrapping
 from kvtrace.instrument.lmcache.client import inquiries
-from kvtrace.instrument.vllm import blocks, loads, lookups, products
+from kvtrace.instrument.vllm import blocks, loads, lookups, products, retained
 from kvtrace.instrument.vllm.track import of
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def allocated(
     *_: Any, **__: Any,
 ) -> None:  # fmt: skip
     """The request has its blocks: it is admitted, or an asynchronous load into them begins."""
-    del result, blocks_
+    del result
     if token is None:
         return
     tracks = token[0]
@@ -136,6 +136,7 @@ def allocated(
     if num_external_tokens and inquiry is not None and inquiry.asynchronous:
         loads.submitted(tracks, track, chosen, num_external_tokens)
         tracks.fresh.append(track)
+        retained.needed(tracks, track, chosen, blocks_, num_external_tokens)
 
 
 def sources(token: Token, result: Any, connector: Any, request: Any, *_: Any, **__: Any) -> None:

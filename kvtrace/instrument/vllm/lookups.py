@@ -29,7 +29,8 @@ class Inquiry:
 
     __slots__ = (
         "answer", "asked_from", "asynchronous", "attempt", "calls", "children", "component", "end_ns",
-        "requested", "returned", "skipped_for", "span_id", "start_ns", "timeout_of", "told", "unanswered",
+        "local", "requested", "returned", "skipped_for", "span_id", "start_ns", "timeout_of", "told",
+        "unanswered",
     )  # fmt: skip
 
     def __init__(self, start_ns: int, requested: int, component: str | None, attempt: int) -> None:
@@ -43,6 +44,7 @@ class Inquiry:
         self.end_ns: int | None = None
         self.answer: Answer | None = None
         self.asked_from = 0
+        self.local = 0  # what the GPU had when it was asked last
         self.returned: int | None = None
         self.children: str | None = None
         self.asynchronous = False
@@ -60,6 +62,7 @@ def called(
         requested = track.request.num_tokens
         inquiry = track.inquiry = Inquiry(start_ns, requested, component, track.attempt)
     inquiry.calls += 1
+    inquiry.local = asked_from
     tokens, inquiry.asynchronous = result
     if tokens is None:
         if inquiry.unanswered != tracks.passes - 1:

@@ -18,14 +18,17 @@ import sys
 from typing import TYPE_CHECKING
 
 from kvtrace import recorder
-from kvtrace.instrument.vllm import configuration, offload_rows
+from kvtrace.instrument.vllm import configuration, offload_rows, retained
 from kvtrace.instrument.vllm.carrier import carried_by
+from kvtrace.instrument.vllm.groups import groups_of
 from kvtrace.instrument.vllm.offload_rows import LOAD, MADE, STORE, Job
 from kvtrace.instrument.wrapping import after, around, lose
 
 if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
+
+    from kvtrace.instrument.vllm.groups import Group
 
 _MOST = 100_000
 """Names of jobs that nobody submits: more are not kept."""
@@ -34,10 +37,11 @@ _MOST = 100_000
 class Jobs:
     """Of one worker of vLLM: the jobs that it named, and those under way."""
 
-    __slots__ = ("block_tokens", "named", "running")
+    __slots__ = ("block_tokens", "groups", "named", "running")
 
-    def __init__(self, block_tokens: tuple[int, ...]) -> None:
+    def __init__(self, block_tokens: tuple[int, ...], groups: tuple[Group | None, ...]) -> None:
         self.block_tokens = block_tokens  # of each group of layers that is offloaded
+        self.groups = groups
         self.named: dict[int, tuple[str, int | None, int | None]] = {}  # job -> request, attempt, tokens
         self.running: dict[int, Job] = {}
 
@@ -84,7 +88,9 @@ def _there(_result: Any, own: Any, *_: Any, **__: Any) -> None:
     worker = own.worker
     if worker is None:
         return
-    jobs = Jobs(_block_tokens(own))
+    numbers = _offloaded(own)
+    groups = groups_of(own.kv_cache_config, numbers) if numbers else ()
+    jobs = Jobs(_block_tokens(own, numbers), groups)
     own._kvtrace_jobs = worker._kvtrace_jobs = jobs  # noqa: SLF001 - ours, on objects of the engine
     around(type(worker), "submit_load", _asked, _load_submitted, _load_refused)
     around(type(worker), "submit_store", _asked, _store_submitted, _store_refused)
@@ -92,12 +98,20 @@ def _there(_result: Any, own: Any, *_: Any, **__: Any) -> None:
     configuration.report()
 
 
-def _block_tokens(own: Any) -> tuple[int, ...]:
-    """Tokens of a block of each group, in the order in which jobs give their sizes."""
+def _offloaded(own: Any) -> tuple[int, ...]:
+    """Numbers of the groups of layers that are offloaded, in the order in which jobs give their sizes."""
     try:
-        config = own.kv_cache_config
-        offloaded = sys.modules[type(own).__module__].get_offloading_group_ids(config)
-        return tuple([int(config.kv_cache_groups[each].kv_cache_spec.block_size) for each in offloaded])
+        return tuple(sys.modules[type(own).__module__].get_offloading_group_ids(own.kv_cache_config))
+    except Exception as error:  # noqa: BLE001 - tokens stay unknown, copies are recorded
+        lose("groups that are offloaded", error)
+        return ()
+
+
+def _block_tokens(own: Any, numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """Tokens of a block of each group."""
+    try:
+        every = own.kv_cache_config.kv_cache_groups
+        return tuple([int(every[number].kv_cache_spec.block_size) for number in numbers])
     except Exception as error:  # noqa: BLE001 - tokens stay unknown, copies are recorded
         lose("tokens of a block", error)
         return ()
@@ -184,6 +198,8 @@ def _submitted(
         transfer_id = f"{request_id}/load/{attempt}"
     if tokens is None:
         tokens = _tokens(jobs, gpu)
+    if shape == LOAD:
+        job.restores = (retained.filled(jobs.groups, gpu), transfer_id, attempt)
     offload_rows.opened(shape, job, number, transfer_id, attempt, tokens, gpu, medium)
     if accepted:
         jobs.running[number] = job

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace import recorder
-from kvtrace.instrument.vllm import configuration
+from kvtrace.instrument.vllm import configuration, retained
 
 if TYPE_CHECKING:
     from typing import Any
+
+    from kvtrace.instrument.vllm.retained import Filled
 
 MEDIA = {"GPULoadStoreSpec": "gpu", "CPULoadStoreSpec": "host"}
 """Class of vLLM that says where blocks are -> the tier; its subclasses too."""
@@ -39,10 +41,11 @@ CLOSE = recorder.shape(
 class Job:
     """One copy under way."""
 
-    __slots__ = ("request_id", "span_id", "submit_ns")
+    __slots__ = ("request_id", "restores", "span_id", "submit_ns")
 
     def __init__(self, request_id: str | None, submit_ns: int) -> None:
         self.request_id = request_id
+        self.restores: tuple[list[Filled], str | None, int | None] | None = None  # of a load: into what
         self.span_id = recorder.next_id()
         self.submit_ns = submit_ns
 
@@ -74,6 +77,11 @@ def closed(job: Job, result: Any, now: int) -> None:
         CLOSE, job.span_id, start_ns, end_ns, result.transfer_size, "ok" if result.success else "failed",
         None if result.success else "unknown", clock, device, stream, times, now - end_ns,
     ))  # fmt: skip
+    if job.restores is not None:
+        parts, transfer_id, attempt = job.restores
+        retained.restored(
+            parts, job.request_id, transfer_id, attempt, start_ns, end_ns, ok=bool(result.success)
+        )
 
 
 def _tier(medium: Any) -> str:

@@ -73,6 +73,7 @@ class Tracks:
     """The open requests of one scheduler, and what its current pass has shown so far."""
 
     def __init__(self, scheduler: Any) -> None:
+        from kvtrace.instrument.vllm.groups import groups_of
         from kvtrace.instrument.vllm.health import watches
         from kvtrace.instrument.vllm.holds import Holds
 
@@ -98,6 +99,7 @@ class Tracks:
         self.holds: Holds = Holds()
         self.speculative = bool(getattr(scheduler, "num_spec_tokens", 0))
         self.block_size: int = getattr(scheduler, "block_size", 0) or 0
+        self.groups = groups_of(getattr(scheduler, "kv_cache_config", None))
         self.connectors: list[Any] = []  # connector calls under way, the outermost first
         self.children: list[tuple[Any, ...]] = []  # what nested connectors answered
         self.pins: list[Any] = []  # blocks that a connector touched in the call under way

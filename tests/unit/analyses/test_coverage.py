@@ -131,5 +131,10 @@ def test_a_lock_may_be_a_span_or_a_key_event(tmp_path: Path) -> None:
     assert facts["key_events"] == (3, None)
 
 
+def test_what_a_load_restored_by_group_of_layers_is_counted_apart_from_loads(tmp_path: Path) -> None:
+    facts = counted(tmp_path, span=[{"name": "restored_state"}, {"name": "restored_state", "op": "load"}])
+    assert facts["restored_by_group"] == (1, None)
+
+
 def test_metrics_are_counted(tmp_path: Path) -> None:
     assert counted(tmp_path, metric=[{"name": "m", "value": 1.0}])["metrics"] == (1, None)

@@ -139,6 +139,12 @@ def test_without_a_report_poll_and_usable_are_one_and_no_zero(tmp_path: Path) ->
     assert PHASES["poll"] not in names(run)
 
 
+def test_what_a_copy_restored_of_a_group_of_layers_is_no_report_of_it(tmp_path: Path) -> None:
+    restored = reported(20, 30, name="restored_state", attributes=[("group", "0")])
+    run = drawn(tmp_path, decided(10, 45, 50), copied(12, 20, 30), restored)
+    assert told(run) == [("submit", 10, 20), ("copy", 20, 30), ("ended_to_usable", 30, 50)]
+
+
 def test_a_copy_that_nobody_stood_beside_is_not_drawn_as_one(tmp_path: Path) -> None:
     run = drawn(tmp_path, decided(10, 45, 50))
     assert told(run) == [("under_way", 10, 45), ("usable", 45, 50)]
