@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from kvtrace.run import Run
 
-__all__ = ["ALGORITHM", "COLUMNS", "break_even", "lines", "table"]
+__all__ = ["ALGORITHM", "COLUMNS", "FACTS", "INTERVALS", "break_even", "lines", "table"]
 
 ALGORITHM = "1"
 """Bumped whenever the answer for the same run can come out differently."""
@@ -56,6 +56,8 @@ COLUMNS = pl.Schema(
 )
 INTERVALS = ("cost_low", "cost_high", "recompute_low", "recompute_high")
 """Kept beside the columns: the ends of both intervals, ns; null where an end is not known."""
+FACTS = pl.Schema({"engine": pl.String, "used_tokens": pl.Int64, "exact": pl.Boolean})
+"""Kept as well: its engine, the loaded tokens that were used, whether its partition is exact."""
 
 
 def break_even(run: Run, *, confidence: float = 0.95, requests: tuple[str, ...] = ()) -> pl.DataFrame:
@@ -112,7 +114,7 @@ def break_even(run: Run, *, confidence: float = 0.95, requests: tuple[str, ...] 
 
 
 def table(run: Run, *, confidence: float = 0.95) -> Path:
-    """The cached rows of a run as a Parquet file: the columns, and INTERVALS."""
+    """The cached rows of a run as a Parquet file: the columns, INTERVALS and FACTS."""
     if not 0.5 <= confidence < 1:
         raise UsageError(f"break_even: confidence must be at least 0.5 and below 1, not {confidence}.")
     key = files_hash(run, ALGORITHM, SERVED, FUNNEL, EXPOSURE, repr(confidence))
@@ -124,20 +126,20 @@ def table(run: Run, *, confidence: float = 0.95) -> Path:
     return target
 
 
-def lines(run: Run) -> dict[str, Recompute]:
-    """Engine -> the lines through its prefill steps; engines whose steps tell none are not in it."""
+def lines(run: Run, engines: set[str]) -> dict[str, Recompute]:
+    """Engine -> the lines through its prefill steps, of these; those whose steps tell none are not in it."""
     connection = spilling(run)
     try:
-        return _lines(connection)
+        return _lines(connection, engines)
     finally:
         connection.close()
 
 
-def _lines(connection: duckdb.DuckDBPyConnection, engines: set[str] | None = None) -> dict[str, Recompute]:
+def _lines(connection: duckdb.DuckDBPyConnection, engines: set[str]) -> dict[str, Recompute]:
     found = (
         (engine, fitted(steps))
         for engine, steps in sorted(prefill_steps(connection).items())
-        if engines is None or engine in engines
+        if engine in engines
     )
     return {engine: line for engine, line in found if line is not None}
 
@@ -172,6 +174,7 @@ def _rows(run: Run, confidence: float) -> pl.DataFrame:
     return rows.select(
         *(pl.col(name).cast(kind) for name, kind in COLUMNS.items()),
         *(pl.col(name).cast(pl.Float64) for name in INTERVALS),
+        *(pl.col(name).cast(kind) for name, kind in FACTS.items()),
     )
 
 

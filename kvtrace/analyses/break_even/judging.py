@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _TO_NS = 1000
 """An estimate is told to the microsecond: further digits would be those of the solver."""
 MOST_NS = 2.0**62
+_TOLD = [
+    "cost_said", "engine", "used", "handoffs", "recompute_low", "recompute_high", "unmeasured", "exact",
+]  # fmt: skip
 
 
 def estimated(
@@ -91,15 +94,27 @@ def judged(
         load_lower_bound_pipelined_ns=pl.col("pipelined_ns").round().cast(pl.Int64, strict=False),
         load_lower_bound_serial_ns=pl.col("serial_ns").round().cast(pl.Int64, strict=False),
         recompute_estimate_ns=estimate,
+        used_tokens="used",
         saved_ns=estimate - pl.col("cost_ns"),
         verdict=pl.when(worth).then(pl.lit("worth")).when(not_worth).then(pl.lit("not_worth"))
         .otherwise(pl.lit("unclear")),
     )  # fmt: skip
+    return told.join(
+        _said(told, lines, most_tokens, confidence), on=_TOLD, how="left", nulls_equal=True,
+        maintain_order="left",
+    )  # fmt: skip
+
+
+def _said(
+    rows: pl.DataFrame, lines: dict[str, Recompute], most_tokens: dict[str, int], confidence: float
+) -> pl.DataFrame:
+    """`basis` of every combination of what it tells: far fewer than requests."""
+    kinds = rows.select(_TOLD).unique()
     said = []
-    for row in told.iter_rows(named=True):
+    for row in kinds.iter_rows(named=True):
         estimate_said = _estimate_said(row, lines, most_tokens.get(row["engine"], math.inf), confidence)
         said.append(f"{row['cost_said']}; {estimate_said}{_bound_said(row)}")
-    return told.with_columns(basis=pl.Series(said, dtype=pl.String))
+    return kinds.with_columns(basis=pl.Series(said, dtype=pl.String))
 
 
 def _estimate_said(
