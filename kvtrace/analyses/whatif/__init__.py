@@ -104,7 +104,8 @@ def whatif(
         changed: how many of them the change is about
         ttft_ns: measured quantile of these requests, ns; null where none was replayed
         predicted_ns: predicted quantile, ns; null where nothing that could change was recorded
-        low_ns: lower end of the interval, ns; null where the prediction is, and of fewer than 6 requests
+        low_ns: lower end of the interval, ns; null where the prediction is, of fewer than 6 requests, and
+            of a quantile beyond which none of them lies (0.99 of fewer than 100)
         high_ns: upper end, ns; null likewise
         left_out: how many requests were not replayed
         left_out_why: why, in words with counts
@@ -204,7 +205,10 @@ def _used(known: pl.DataFrame) -> tuple[pl.DataFrame, str]:
     silent = known["predicted"].is_null() & ~tokenless & ~upper
     reasons = (
         (tokenless.sum(), "without a first token"),
-        (upper.sum(), "bound is upper: no step of the request was recorded (kvtrace run would), or losses"),
+        (
+            upper.sum(),
+            "with bound upper: their steps were not recorded (kvtrace run does that), or records were lost",
+        ),
         (silent.sum(), "what the change would save cannot be estimated"),
     )
     why = "; ".join(f"{count} {reason}" for count, reason in reasons if count)

@@ -125,14 +125,17 @@ def _path(
     if factor is not None:
         fixed_ns = _latency(run, path)
         parts.append(f"bandwidth x{factor:g}")
-        rest = f"beyond its latency ({fixed_ns / 1e6:.3f} ms, as measured)" if fixed_ns else (
-            "(no latency was measured)")  # fmt: skip
-        words.append(f"divides the time of every copy {rest} by {factor:g}")
+        share = f"1/{factor:g}" if math.isfinite(factor) else "nothing"
+        words.append(
+            f"its latency ({fixed_ns / 1e6:g} ms, as measured) and {share} of what it took beyond"
+            if fixed_ns
+            else f"{share} of its time (no latency was measured)"
+        )
     if latency_ns is not None:
         parts.append(f"{latency_ns / 1e6:+g} ms a copy")
-        words.append(f"takes {-latency_ns / 1e6:g} ms off every copy, down to none")
+        words.append(f"{-latency_ns / 1e6:g} ms less, down to none")
     told = (
-        f"A path {hop} that {' and '.join(words)}. {_STAYS} "
+        f"Every copy {hop} takes {', then '.join(words)}. {_STAYS} "
         "Low: who waited behind a copy of another moves too."
     )
     unseen = ""

@@ -35,10 +35,11 @@ def quantile(ordered: Ints, share: float) -> int:
 def spread(ordered: Ints, share: float, confidence: float) -> int | None:
     """By how much the quantile of two repeats differs at most, in `confidence` of them, ns.
 
-    None of fewer than six values, which say nothing of their spread.
+    None of fewer than six values, which say nothing of their spread, and of a quantile beyond which none
+    lies: the largest that was seen does not say how large the next one gets.
     """
     size = ordered.size
-    if size < FEWEST:
+    if size < FEWEST or size * (1 - share) < 1 - 1e-9:
         return None
     rank = _rank(size, share)
     turn = (np.arange(POINTS) + 0.5) / POINTS

@@ -85,7 +85,7 @@ def test_the_latency_that_was_measured_stays(tmp_path: Path) -> None:
     run = drawn(tmp_path, request(0, 300, 200), *loads, step(160, 200))
     row = median(run, path="host:gpu", bandwidth_factor=2)
     assert row["predicted_ns"] == 200 - 5 - 10 - 20
-    assert "beyond its latency" in row["assumption"]
+    assert "its latency (1e-05 ms, as measured) and 1/2 of what it took beyond" in row["assumption"]
 
 
 def test_a_hop_that_another_hides_gives_nothing(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_only_exact_partitions_with_a_first_token_are_replayed(tmp_path: Path) -
     )  # fmt: skip
     row = median(run, path="host:gpu")
     assert (row["requests"], row["left_out"], row["ttft_ns"]) == (1, 2, 100)
-    assert row["left_out_why"].startswith("1 without a first token; 1 bound is upper")
+    assert row["left_out_why"].startswith("1 without a first token; 1 with bound upper")
 
 
 def test_what_was_not_recorded_is_null_and_says_what_would_record_it(tmp_path: Path) -> None:
@@ -339,6 +339,11 @@ def test_a_quantile_is_a_value_at_nearest_rank() -> None:
 def test_values_that_are_all_alike_have_no_spread_and_few_say_nothing() -> None:
     assert spread(np.full(6, 7), 0.5, 0.95) == 0
     assert spread(np.arange(5), 0.5, 0.95) is None
+
+
+def test_a_quantile_beyond_which_no_value_lies_has_no_spread() -> None:
+    assert spread(np.arange(99), 0.99, 0.95) is None
+    assert spread(np.arange(100), 0.99, 0.95) is not None
 
 
 def test_the_spread_is_that_of_two_drawn_repeats() -> None:
