@@ -182,6 +182,18 @@ def test_who_waited_behind_a_copy_of_another_moves_with_it_in_the_lowest_replay_
     assert saved(run) == (20, 10, 10)
 
 
+@pytest.mark.parametrize("held", [
+    scheduler("queue", 12, 30, reason="capacity"), wait(12, 30, "load", "r1"),
+])  # fmt: skip
+def test_who_lacked_blocks_or_was_disturbed_meanwhile_may_move_with_it_too(tmp_path: Path, held: Row) -> None:
+    """r1 copies [10, 30), halved to [10, 20)."""
+    run = drawn(
+        tmp_path, request(0, 120, 100), request(0, 120, 100, request_id="r1"),
+        load(10, 30, request_id="r1"), held, step(60, 100, "r0", "r1"),
+    )  # fmt: skip
+    assert saved(run) == (10, 0, 0)
+
+
 def test_a_load_whose_end_nobody_saw_stays(tmp_path: Path) -> None:
     run = drawn(tmp_path, request(0, 120, 100), load(10, None), load(20, 40), step(60, 100))
     assert saved(run) == (0, 0, 0)
