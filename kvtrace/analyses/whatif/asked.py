@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from kvtrace.run import Run
 
 DEFAULT_FACTOR = 2.0
+LONGEST_NS = 2**62
+"""No time is longer."""
 FAILURES, BETTER, FREED, EAGER = (
     "without failures",
     "better of load and recompute",
@@ -97,7 +99,7 @@ def changes(run: Run, options: Options) -> list[Change]:
         found += [_path(run, path, DEFAULT_FACTOR, None, seen) for path in seen]
     ((lookups, typical_ns),) = run.connection().sql(_LOOKUPS).fetchall()
     if every or options.lookup_ns is not None:
-        found.append(_lookups(run, options.lookup_ns or 0, lookups))
+        found.append(_lookups(run, min(options.lookup_ns or 0, LONGEST_NS), lookups))
     if every or options.without:
         found.append(_failures(run, typical_ns, seen=bool(lookups or seen)))
     if every or options.choose:
@@ -144,7 +146,7 @@ def _path(
         unseen = f"no load {hop} with an end was recorded{_instrument(run, fact)}"
     return Shorter(
         name=f"{hop}: {', '.join(parts)}", assumption=told, unseen=unseen, hop=hop_of(*path), copies=True,
-        factor=factor or 1.0, latency_ns=fixed_ns, less_ns=-(latency_ns or 0),
+        factor=factor or 1.0, latency_ns=fixed_ns, less_ns=min(-(latency_ns or 0), LONGEST_NS),
     )  # fmt: skip
 
 

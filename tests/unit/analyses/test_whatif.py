@@ -338,6 +338,13 @@ def test_what_cannot_be_replayed_is_refused(tmp_path: Path, options: Row, word: 
         whatif(example(tmp_path), **options)
 
 
+def test_times_beyond_any_are_as_good_as_the_longest(tmp_path: Path) -> None:
+    run = drawn(tmp_path, request(0, 120, 100), load(10, 50), step(60, 100))
+    assert median(run, path="host:gpu", latency_ns=-(10**30))["predicted_ns"] == 60
+    asked = drawn(tmp_path / "l", request(0, 120, 100), scheduler("lookup", 10, 40), step(60, 100))
+    assert median(asked, lookup_ns=10**30)["predicted_ns"] == 100
+
+
 def test_an_empty_run_has_the_columns(tmp_path: Path) -> None:
     found = whatif(write_run(tmp_path / "run"))
     assert (found.height, found.schema) == (0, COLUMNS)
