@@ -46,6 +46,7 @@ ORDER = {
     "waste": ("tier", "component"),
     "miss_ratio_curve": ("tier", "component", "key_space", "tenant", "capacity_keys"),
     "slo": ("group", "metric"),
+    "whatif": ("change", "quantile"),
 }
 """Analysis -> the columns that name a row."""
 INSTANTS = (
