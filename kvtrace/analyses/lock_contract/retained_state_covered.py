@@ -55,8 +55,10 @@ def retained_state_covered(run: Run, asked: Asked) -> list[Finding]:
     for verdict, word in (("failed", "told to be bad"), ("cancelled", "of requests that were over")):
         told += f", {loads[verdict]:,} {word}" if verdict in loads else ""
     if loads.keys() <= {"failed", "cancelled", "untold"} and not missing(run, ("load",)).count:
-        untold = many(loads.get("untold", 0), "load")
-        return [Finding("unobserved", f"of {untold} nobody said what was restored by group; {told}")]
+        if "untold" in loads:
+            by = "nobody said what was restored by group (vLLM's native offloading does)"
+            told = f"of {many(loads['untold'], 'load')} {by}; {told}"
+        return [Finding("unobserved", told)]
     reasons = (
         missing(run, ("load",)).said,
         f"{many(loads['open'], 'load')} open" if "open" in loads else None,

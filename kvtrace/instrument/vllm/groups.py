@@ -78,7 +78,8 @@ def groups_of(config: Any, numbers: Iterable[int] | None = None) -> tuple[Group 
 
 
 def _group(number: int, group: Any) -> Group | None:
-    spec = _each(group)[0]
+    inside = getattr(group.kv_cache_spec, "kv_cache_specs", None)
+    spec = next(iter(inside.values())) if inside else group.kv_cache_spec
     names = [each.__name__ for each in type(spec).__mro__]
     kinds = [KINDS[name] for name in names if name in KINDS]
     return Group(number, group, kinds[0], spec) if kinds and OTHERS.isdisjoint(names) else None
