@@ -55,3 +55,21 @@ def test_list_says_which_runs_a_question_takes(capsys: pytest.CaptureFixture[str
     rows = json.loads(capsys.readouterr().out)
     assert {"RUN"} <= {row["runs"] for row in rows if row["kind"] == "question"}
     assert {row["runs"] for row in rows if row["kind"] != "question"} == {None}
+
+
+def test_list_names_both_runs_of_a_question_over_two(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if "eager_vs_lazy" in each]
+    assert line.endswith("? (takes 2 runs (EAGER LAZY))")
+    assert main(["describe", "eager_vs_lazy"]) == 0
+    assert "kvtrace analyze eager_vs_lazy EAGER LAZY\n" in capsys.readouterr().out
+
+
+def test_a_question_over_two_runs_is_asked_by_name_and_order(
+    run_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", "eager_vs_lazy", str(run_path), str(run_path), "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["difference"] for row in rows} <= {None, 0.0}
+    said = refusal(["analyze", "eager_vs_lazy", *[str(run_path)] * 3], capsys)
+    assert said == "kvtrace: eager_vs_lazy: takes 2 runs (EAGER LAZY), and was given 3.\n"
