@@ -7,7 +7,7 @@ What is measured, and logits in files, are in analyses/_logits.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import astuple
 from pathlib import Path  # noqa: TC003 - the command line reads annotations
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +18,7 @@ from kvtrace.analyses._logits import Distance, matrix_of, of_logits, of_tokens, 
 from kvtrace.analyses.blend.judging import judged, of_run, read_thresholds
 from kvtrace.analyses.blend.pairs import Pair, read_pairs
 from kvtrace.errors import InputError, UsageError
+from kvtrace.run.derived import spilling
 
 if TYPE_CHECKING:
     from kvtrace.run import Run
@@ -46,10 +47,32 @@ COLUMNS = pl.Schema(
     }
 )
 
-_REQUESTS = "SELECT request_id, duration_ns FROM request"
-_ALIASES = """
-SELECT alias, any_value(request_id) FROM alias WHERE alias IS NOT NULL
-GROUP BY alias HAVING count(DISTINCT request_id) = 1
+_KEPT = (
+    "request_id", *Distance.__dataclass_fields__, "recompute_ratio", "quality_full", "quality_blended",
+    "full_e2e_ns",
+)  # fmt: skip
+_PAIR = pl.Schema([*((name, COLUMNS[name]) for name in _KEPT), ("blended_e2e_ns", COLUMNS["e2e_ns"])])
+"""What is kept of a pair."""
+
+_ROWS = """
+WITH named AS (
+    SELECT alias, any_value(request_id) AS name FROM alias WHERE alias IN (SELECT request_id FROM given)
+    GROUP BY alias HAVING count(DISTINCT request_id) = 1
+), own AS (
+    SELECT g.* REPLACE (CASE WHEN g.request_id IN (
+        SELECT request_id FROM request UNION ALL SELECT request_id FROM seen) THEN g.request_id
+        ELSE coalesce(n.name, g.request_id) END AS request_id)
+    FROM given g LEFT JOIN named n ON n.alias = g.request_id
+)
+SELECT coalesce(o.request_id, s.request_id) AS request_id, CASE WHEN s.request_id IS NOT NULL THEN true
+        WHEN r.request_id IS NOT NULL THEN false END AS seen_blended,
+    o.* EXCLUDE (request_id, recompute_ratio, full_e2e_ns, blended_e2e_ns),
+    coalesce(o.recompute_ratio, s.recomputed_tokens / nullif(s.found_tokens, 0)) AS recompute_ratio,
+    o.quality_full - o.quality_blended AS quality_drop,
+    coalesce(r.duration_ns, o.blended_e2e_ns) AS e2e_ns, o.full_e2e_ns
+FROM own o FULL JOIN seen s ON s.request_id = o.request_id
+LEFT JOIN request r ON r.request_id = coalesce(o.request_id, s.request_id)
+ORDER BY 1
 """
 
 
@@ -125,32 +148,39 @@ def blend(
             "blend: torch is not installed; pip install 'kvtrace[torch]', or leave --through out."
         )
     allowed = None if thresholds is None else read_thresholds(thresholds)
-    known = dict(run.connection().sql(_REQUESTS).fetchall())
-    seen = {row["request_id"]: row for row in blended(run).to_dicts()}
-    given = {} if pairs is None else _given(run, pairs, {*known, *seen}, torch)
-    rows = []
-    for request_id in sorted({*seen, *given}):
-        in_run = request_id in seen or request_id in known
-        row = {"request_id": request_id, "seen_blended": request_id in seen if in_run else None}
-        row |= _measured(seen.get(request_id), given.get(request_id), known.get(request_id))
-        row["verdict"], row["because"] = judged(row, allowed)
-        rows.append(row)
-    verdict = of_run(rows, allowed)
-    return pl.DataFrame([row | {"run_verdict": verdict} for row in rows], schema=COLUMNS)
+    rows = _joined(run, pl.DataFrame(schema=_PAIR) if pairs is None else _given(pairs, torch))
+    if rows["request_id"].is_duplicated().any():
+        raise InputError(f"{pairs}: two pairs name one request of the run; give each request once.")
+    judgements = [judged(row, allowed) for row in rows.iter_rows(named=True)]
+    return rows.with_columns(
+        verdict=pl.Series([verdict for verdict, _ in judgements], dtype=pl.String),
+        because=pl.Series([because for _, because in judgements], dtype=pl.String),
+        run_verdict=pl.lit(of_run([verdict for verdict, _ in judgements], allowed)),
+    ).select(COLUMNS.names())
 
 
-def _given(run: Run, path: Path, known: set[str], torch: Any | None) -> dict[str, tuple[Pair, Distance]]:
-    """Request -> its pair without what was compared, and what the comparison gave."""
-    names = dict(run.connection().sql(_ALIASES).fetchall())
-    found: dict[str, tuple[Pair, Distance]] = {}
-    for pair in read_pairs(path):
-        request_id = (
-            pair.request_id if pair.request_id in known else names.get(pair.request_id, pair.request_id)
+def _given(path: Path, torch: Any | None) -> pl.DataFrame:
+    """A row a pair: what the comparison gave, and what the pair says beside it."""
+    rows = [
+        (
+            pair.request_id, *astuple(_distance(pair, path.parent, torch)), pair.recompute_ratio,
+            pair.full_quality, pair.blended_quality, pair.full_e2e_ns, pair.blended_e2e_ns,
         )
-        if request_id in found:
-            raise InputError(f"{path}: two pairs name one request of the run; give each request once.")
-        found[request_id] = (_small(pair), _distance(pair, path.parent, torch))
-    return found
+        for pair in read_pairs(path)
+    ]  # fmt: skip
+    return pl.DataFrame(rows, schema=_PAIR, orient="row")
+
+
+def _joined(run: Run, given: pl.DataFrame) -> pl.DataFrame:
+    """Pairs and requests that the run saw blended, each by the engine's name."""
+    connection = spilling(run)
+    try:
+        connection.register("given", given.to_arrow())
+        connection.register("seen", blended(run).to_arrow())
+        rows = pl.DataFrame(connection.sql(_ROWS).to_arrow_table())
+    finally:
+        connection.close()
+    return rows.cast({name: COLUMNS[name] for name in rows.columns})
 
 
 def _distance(pair: Pair, folder: Path, torch: Any | None) -> Distance:
@@ -160,33 +190,3 @@ def _distance(pair: Pair, folder: Path, torch: Any | None) -> Distance:
         )
         return of_logits(full, other, pair.request_id, torch)
     return of_tokens(pair.full_tokens or [], pair.blended_tokens or [])
-
-
-def _small(pair: Pair) -> Pair:
-    return Pair(
-        pair.request_id, recompute_ratio=pair.recompute_ratio, full_quality=pair.full_quality,
-        blended_quality=pair.blended_quality, full_e2e_ns=pair.full_e2e_ns,
-        blended_e2e_ns=pair.blended_e2e_ns,
-    )  # fmt: skip
-
-
-def _measured(
-    seen: dict[str, Any] | None, given: tuple[Pair, Distance] | None, duration_ns: int | None
-) -> dict[str, Any]:
-    pair, distance = given or (Pair("none"), Distance())
-    full, other = pair.full_quality, pair.blended_quality
-    return asdict(distance) | {
-        "recompute_ratio": _recomputed(seen) if pair.recompute_ratio is None else pair.recompute_ratio,
-        "quality_full": full,
-        "quality_blended": other,
-        "quality_drop": None if full is None or other is None else full - other,
-        "e2e_ns": pair.blended_e2e_ns if duration_ns is None else duration_ns,
-        "full_e2e_ns": pair.full_e2e_ns,
-    }
-
-
-def _recomputed(seen: dict[str, Any] | None) -> float | None:
-    """The run's own word: tokens recomputed of those that its blend rows found."""
-    if seen is None or seen["recomputed_tokens"] is None or not seen["found_tokens"]:
-        return None
-    return float(seen["recomputed_tokens"] / seen["found_tokens"])

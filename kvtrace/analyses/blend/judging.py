@@ -101,9 +101,8 @@ def judged(row: dict[str, Any], allowed: Thresholds | None) -> tuple[str, str]:
     return "accepted", f"within {len(limits)} of {len(limits)} limits"
 
 
-def of_run(rows: Sequence[dict[str, Any]], allowed: Thresholds | None) -> str:
+def of_run(verdicts: Sequence[str], allowed: Thresholds | None) -> str:
     """The one verdict: every blended request must have been compared, and few enough be rejected."""
-    verdicts = [row["verdict"] for row in rows]
     if allowed is None:
         return "unverified"
     if verdicts.count("rejected") > allowed.rejected:
