@@ -39,6 +39,7 @@ ORDER = {
     "visibility": ("backend", "tier"),
     "bandwidth": ("tier_from", "tier_to", "component", "includes_queue"),
     "lock_contract": ("invariant", "request_id", "key", "time_ns"),
+    "blend": ("request_id",),
 }
 """Analysis -> the columns that name a row."""
 INSTANTS = (
