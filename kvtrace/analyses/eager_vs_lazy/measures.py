@@ -37,7 +37,7 @@ class Found:
 NO_STORES = Found(None, 0, "stores were not recorded (LMCache --enable-tracing, or kvtrace run)")
 NO_WAITS = Found(None, 0, "no wait of the engine was recorded (kvtrace run)")
 NO_STEPS = Found(None, 0, "steps were not recorded, so no exposure is exact (kvtrace run)")
-NO_HOLDS = Found(None, 0, "holds of GPU blocks were not recorded (kvtrace run)")
+NO_HOLDS = Found(None, 0, "no hold of GPU blocks was recorded (kvtrace run; some connectors keep none)")
 NO_KEYS = Found(None, 0, "the keys that lookups asked for were not recorded (kvtrace run -- lmcache server)")
 NO_DROPS = Found(None, 0, "nobody recorded which stores were dropped (kvtrace run)")
 NO_END = Found(None, 0, "of no request it is known when its stores were complete")

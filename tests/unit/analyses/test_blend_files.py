@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from kvtrace.analyses.blend import blend
+from kvtrace.analyses.blend.pairs import read_pairs
 from kvtrace.errors import InputError, UsageError
 from tests.unit.analyses.blend_rows import TOKENS, asked, asked_all, drawn, of_logits
 
@@ -68,8 +70,13 @@ def test_a_line_without_an_end_is_refused_before_it_is_read(
     path = tmp_path / "pairs.jsonl"
     with path.open("wb") as file:
         file.truncate(1 << 30)  # sparse: a gigabyte that takes no room
-    with pytest.raises(InputError, match=r"line 1: longer than 1 MiB; name a file"):
-        blend(drawn(tmp_path), pairs=path, through="numpy")
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=r"line 1: longer than 1 MiB; name a file"):
+            list(read_pairs(path))
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_parquet_file_of_few_bytes_and_many_numbers_is_refused(
