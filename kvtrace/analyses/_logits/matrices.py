@@ -133,6 +133,6 @@ def _chosen(path: Path, arrays: Any, name: str) -> Any:
 
 
 def _matrix(values: Any, place: str, *, is_bfloat16: bool = False) -> Logits:
-    if values.ndim != 2 or values.dtype.kind not in "fiu":
+    if not isinstance(values, np.ndarray) or values.ndim != 2 or values.dtype.kind not in "fiu":
         raise InputError(f"{place}: is no matrix of positions x vocabulary.")
     return Logits(values, is_bfloat16=is_bfloat16)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import tracemalloc
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +17,6 @@ from kvtrace.analyses.blend import blend
 from kvtrace.analyses.blend.pairs import read_pairs
 from kvtrace.errors import InputError, UsageError
 from tests.unit.analyses.blend_rows import TOKENS, asked, asked_all, drawn, of_logits
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 Row = dict[str, Any]
 
@@ -126,9 +124,32 @@ def test_logits_that_cannot_be_read_are_refused(
         asked(tmp_path, {"request_id": "r0", "full_logits": name, "blended_logits": name})
 
 
-def test_an_array_of_objects_is_never_unpickled(tmp_path: Path) -> None:
-    np.save(tmp_path / "l.npy", np.array([[{}]], dtype=object), allow_pickle=True)
+class Planted:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.path,))
+
+
+@pytest.mark.parametrize("form", ["npy of objects", "pickle"])
+def test_nothing_is_ever_unpickled(tmp_path: Path, form: str) -> None:
+    planted = tmp_path / "planted"
+    if form == "pickle":
+        (tmp_path / "l.npy").write_bytes(pickle.dumps(Planted(planted)))
+    else:
+        np.save(tmp_path / "l.npy", np.array([[Planted(planted)]], dtype=object), allow_pickle=True)
     with pytest.raises(InputError, match="without objects"):
+        asked(tmp_path, {"request_id": "r0", "full_logits": "l.npy", "blended_logits": "l.npy"})
+    assert not planted.exists()
+
+
+def test_an_archive_of_arrays_is_no_matrix(tmp_path: Path) -> None:
+    with (tmp_path / "l.npy").open("wb") as file:
+        np.savez(file, a=np.zeros((2, 2)))
+    with pytest.raises(InputError, match="is no matrix of positions x vocabulary"):
         asked(tmp_path, {"request_id": "r0", "full_logits": "l.npy", "blended_logits": "l.npy"})
 
 
