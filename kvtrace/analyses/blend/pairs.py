@@ -43,6 +43,9 @@ class Pair(msgspec.Struct, frozen=True):
     blended_e2e_ns: Nanoseconds | None = None
 
 
+_DECODER = msgspec.json.Decoder(Pair)
+
+
 def read_pairs(path: Path) -> Iterator[Pair]:
     """Every pair of a file, in its order; a few at a time are in memory.
 
@@ -79,6 +82,11 @@ def _lines(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _json(place: str, line: bytes) -> Any:
+    """A pair at once where the line is one; else what it is, NaN and infinities included."""
+    try:
+        return _DECODER.decode(line)
+    except (ValueError, RecursionError):
+        pass  # what is wrong with it, if anything, is said below
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -114,7 +122,7 @@ def _require_bounded(path: Path, metadata: Any) -> None:
 
 def _checked(place: str, raw: Any) -> Pair:
     try:
-        pair = msgspec.convert(raw, Pair)
+        pair = raw if isinstance(raw, Pair) else msgspec.convert(raw, Pair)
         pair.request_id.encode()
     except (msgspec.ValidationError, UnicodeEncodeError, RecursionError) as error:
         said = str(error).splitlines()[0] if isinstance(error, msgspec.ValidationError) else "no text"
