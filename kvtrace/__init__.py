@@ -20,6 +20,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # importing typing costs an engine's start more than all of the recorder
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
     from typing import Any
 
@@ -50,15 +51,22 @@ def open_run(path: str | Path) -> Run:
     return opened(path)
 
 
-def analyze(run: Run | str | Path, question: str, **options: Any) -> pl.DataFrame:
+def analyze(
+    run: Run | str | Path | Sequence[Run | str | Path], question: str, **options: Any
+) -> pl.DataFrame:
     """Ask one question of a run; `kvtrace list` names them all, `kvtrace describe` their columns.
 
-    Raises:
-        UsageError: no such question.
-    """
-    from kvtrace.analyses import question as find
+    A question over several runs is asked of a list of them, in its order: `analyze([a, b], "eager_vs_lazy")`.
 
-    return find(question)(_opened(run), **options)
+    Raises:
+        UsageError: no such question, or it takes more or fewer runs.
+    """
+    from collections.abc import Sequence
+
+    from kvtrace.analyses import answer
+
+    runs = [run] if isinstance(run, str) or not isinstance(run, Sequence) else run
+    return answer(question, [_opened(each) for each in runs], **options)
 
 
 def figure(run: Run | str | Path, panel: str, **options: Any) -> go.Figure:

@@ -6,9 +6,10 @@
     │   └── UnknownFormatError   no decoder recognises it
     ├── RunError                 a run directory is missing, half-written, or of another schema version
     │   └── RunExistsError       refusing to write over what is there
-    └── QueryError               SQL that is not one SELECT over a run, or that DuckDB refuses
+    ├── QueryError               SQL that is not one SELECT over a run, or that DuckDB refuses
+    └── NotComparableError       runs that differ in what must be the same
 
-The command line turns each of them into one line on stderr and exit code 2.
+The command line turns each of them into one line on stderr and exit code 2; the last into exit code 3.
 """
 
 from __future__ import annotations
@@ -40,3 +41,7 @@ class RunExistsError(RunError):
 
 class QueryError(KvtraceError):
     """SQL that is not exactly one SELECT over a run, or that DuckDB refuses."""
+
+
+class NotComparableError(KvtraceError):
+    """Runs that are to be compared differ in what must be the same; the sentence names the factor."""

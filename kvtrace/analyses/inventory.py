@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from kvtrace.analyses._blended import UNVERIFIED, blended, may_blend
 from kvtrace.analyses._text import utc
 from kvtrace.run.lasting import lasting
 from kvtrace.schema.vocabulary import FIRST_DATE_NS
@@ -87,7 +88,8 @@ def inventory(run: Run) -> pl.DataFrame:
     Spans without an operation are a producer's own roots and start-up work, or spans that no rule knows.
     Counts are of rows that are there; what could be there and is not, and what would fill it, is the
     question coverage. A recording that goes on, or that was cut off, has the state of this moment first,
-    with how many processes write now. Losses of cause `duplicate` are counted and are no loss. An empty
+    with how many processes write now. A run that blended says how many requests, and that this is unverified:
+    the question blend compares. Losses of cause `duplicate` are counted and are no loss. An empty
     run has its counts, which are 0: that nothing was recorded is known.
 
     Columns:
@@ -98,7 +100,7 @@ def inventory(run: Run) -> pl.DataFrame:
             start, at 1970); null where the fact is a text
         detail: the fact as text: a version, a state, a source, a time in ISO UTC
     """
-    rows = [*_state(run), *_from_run_file(run.meta)]
+    rows = [*_state(run), *_from_run_file(run.meta), *_blended(run)]
     connection = run.connection()
     if not any(row[0] == "engine" for row in rows):  # run.json knows their versions, spans their names alone
         rows += connection.sql(_ENGINES).fetchall()
@@ -137,6 +139,13 @@ def _state(run: Run) -> Iterator[Row]:
     else:
         said = "being recorded; no engine has begun to write"
     yield "run", "state", found.writers if found.goes_on else None, said
+
+
+def _blended(run: Run) -> Iterator[Row]:
+    """Requests that were given state of chunks that are no prefix, which no number here calls exact."""
+    requests = blended(run).height
+    if requests or may_blend(run):
+        yield "run", "blended", requests or None, UNVERIFIED
 
 
 def _from_run_file(meta: dict[str, Any]) -> Iterator[Row]:

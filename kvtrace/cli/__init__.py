@@ -6,7 +6,8 @@
     _table.py    rows for a person at a terminal
     _text.py     text that comes from outside, made harmless
 
-`main` alone catches errors: each becomes one sentence on stderr and exit code 2.
+`main` alone catches errors: each becomes one sentence on stderr and exit code 2 (3: runs that cannot be
+compared).
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import sys
 
 from kvtrace import __version__
 from kvtrace.cli._text import sentence
-from kvtrace.errors import KvtraceError, UsageError
+from kvtrace.errors import KvtraceError, NotComparableError, UsageError
 
 USAGE = 2
+NOT_COMPARABLE = 3
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
@@ -36,6 +38,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         code = _dispatch(words)
         sys.stdout.flush()
+    except NotComparableError as error:
+        _refuse(str(error))
+        return NOT_COMPARABLE
     except KvtraceError as error:
         return _refuse(str(error))
     except KeyboardInterrupt:

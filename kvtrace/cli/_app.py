@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from cyclopts import App
 
 from kvtrace import __version__
-from kvtrace.analyses import questions
+from kvtrace.analyses import questions, takes
 from kvtrace.cli._docs import Doc, commands, parse
 
 _START = """Start with:
@@ -48,7 +48,7 @@ def _analyze(doc: Doc) -> App:
             f"kvtrace.cli.analyze:ask_{name}",
             name=name,
             help=f"{summary}\n\nThe whole definition and every column: kvtrace describe {name}.",
-            help_epilogue=f"Example:\n    kvtrace analyze {name} run --format csv",
+            help_epilogue=f"Example:\n    kvtrace analyze {name} {' '.join(takes(name).names)} --format csv",
         )
     return app
 

@@ -7,13 +7,13 @@ cyclopts imports commands by such a path, so that a list of questions imports no
 from __future__ import annotations
 
 import inspect
-from pathlib import Path  # noqa: TC003 - the parser reads annotations
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from cyclopts import Parameter
 
-from kvtrace.analyses import question
+from kvtrace.analyses import answer, question, require, takes
 from kvtrace.cli._docs import columns, parse
 from kvtrace.cli._rows import FormatOption, OutputOption, write
 
@@ -28,7 +28,7 @@ def __getattr__(name: str) -> Callable[..., None]:
 
 
 def analyze(name: str) -> Callable[..., None]:
-    """Ask one question of a run; its options come from the question itself.
+    """Ask one question of a run, or of the several that it takes; its options come from the question itself.
 
     `kvtrace list` names all questions with what they ask, `kvtrace describe QUESTION` defines one and its
     columns, `kvtrace analyze QUESTION --help` shows its options.
@@ -38,17 +38,17 @@ def analyze(name: str) -> Callable[..., None]:
     """
     function = question(name)
 
-    def ask(run: Path, /, *, form: FormatOption = None, output: OutputOption = None, **options: Any) -> None:
+    def ask(*runs: Path, form: FormatOption = None, output: OutputOption = None, **options: Any) -> None:
         from kvtrace.run import open_run  # `--help` need not start a database
 
+        require(name, len(runs))
         said = columns(function.__doc__)
         inapplicable = frozenset(name for name, meaning in said.items() if "null for" in meaning)
-        write(function(open_run(run), **options), form, output, inapplicable=inapplicable)
+        rows = answer(name, [open_run(run) for run in runs], **options)
+        write(rows, form, output, inapplicable=inapplicable)
 
-    own = [
-        parameter for parameter in inspect.signature(ask).parameters.values() if parameter.name != "options"
-    ]
-    signature = inspect.Signature([own[0], *_options(function), *own[1:]])
+    own = list(inspect.signature(ask).parameters.values())[1:-1]
+    signature = inspect.Signature([*_runs(name), *_options(function), *own])
     hints = get_type_hints(ask, include_extras=True)
     # `from __future__ import annotations` made texts of ours; the question's were resolved in its module
     resolved = [parameter.replace(annotation=hints.get(parameter.name, parameter.annotation))
@@ -57,6 +57,15 @@ def analyze(name: str) -> Callable[..., None]:
     ask.__annotations__ = {parameter.name: parameter.annotation for parameter in resolved}
     ask.__name__ = name
     return ask
+
+
+def _runs(name: str) -> list[inspect.Parameter]:
+    """The runs by their names, then all others: too many are refused in our own words, or taken."""
+    wanted = takes(name)
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    named = [inspect.Parameter(each, kind, annotation=Path) for each in wanted.names]
+    shown = Annotated[Path, Parameter(show=wanted.more)]
+    return [*named, inspect.Parameter("more", inspect.Parameter.VAR_POSITIONAL, annotation=shown)]
 
 
 def _options(function: Callable[..., Any]) -> list[inspect.Parameter]:

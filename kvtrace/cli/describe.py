@@ -7,7 +7,7 @@ import inspect
 
 import polars as pl
 
-from kvtrace.analyses import question, questions
+from kvtrace.analyses import question, questions, takes
 from kvtrace.cli._docs import columns
 from kvtrace.cli._nouns import view_columns, view_docs
 from kvtrace.cli._rows import FormatOption, OutputOption, write
@@ -51,7 +51,8 @@ def _question(name: str) -> str:
     if name not in questions():
         return ""
     doc = inspect.cleandoc(question(name).__doc__ or "")
-    return f"{name} is a question: kvtrace analyze {name} RUN\n\n{doc}"
+    runs = " ".join(each.upper() for each in takes(name).names)
+    return f"{name} is a question: kvtrace analyze {name} {runs}{' ...' if takes(name).more else ''}\n\n{doc}"
 
 
 def _panel(name: str) -> str:

@@ -131,12 +131,21 @@ def _origin(meta: dict[str, Any]) -> tuple[str, str]:
     return "synthetic", f"It is synthetic{more}; it says nothing about a real engine."
 
 
+def _blended(stock: pl.DataFrame) -> list[tuple[str, str]]:
+    """That hits and loads of this run are of reuse that nobody compared with a full computation."""
+    rows = stock.filter(what="run", name="blended")["value"].to_list()
+    return (
+        [("blended", f"{many(rows[0], 'request')}, unverified" if rows[0] else "unverified")] if rows else []
+    )
+
+
 def _chips(stock: pl.DataFrame, meta: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     requests, time = _values(stock, "requests"), _values(stock, "time")
     chips = [
         ("engines", listed(_engines(stock), 4) or "not stated"),
         ("requests", count(requests.get("total"))),
     ]
+    chips += _blended(stock)
     if "duration_ns" in time:
         chips += [("recorded over", duration(time["duration_ns"])), ("from", _moment(time["first_ns"]))]
     return (*chips, ("data", _origin(meta)[0]))
@@ -167,6 +176,11 @@ def _seen(stock: pl.DataFrame, meta: dict[str, Any]) -> tuple[str, ...]:
         said.append(
             f"Recorded beside them: {listed(there, 9)}."
             + (f" No {listed(absent, 9).replace(' and ', ' or ')}." if absent else "")
+        )
+    for _, words in _blended(stock):
+        said.append(
+            f"It was blended ({words}): chunks that are no prefix were reused, which is not exact. Hits, "
+            "loads and room saved stay unverified until kvtrace analyze blend compares the answers."
         )
     unknown = sum(_values(stock, "spans_without_op").values())
     if unknown:

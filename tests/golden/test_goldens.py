@@ -47,6 +47,7 @@ ORDER = {
     "miss_ratio_curve": ("tier", "component", "key_space", "tenant", "capacity_keys"),
     "slo": ("group", "metric"),
     "whatif": ("change", "quantile"),
+    "blend": ("request_id",),
 }
 """Analysis -> the columns that name a row."""
 INSTANTS = (

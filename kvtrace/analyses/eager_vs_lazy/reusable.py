@@ -1,0 +1,68 @@
+"""Which share of the time after a request is its state reusable from beyond the GPU?
+
+    finished       completed            gone     window ends
+--------|--------------|==================|---------|
+        |<------------------ window --------------->|
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvtrace.analyses.store_lag import store_lag
+from kvtrace.run.derived import spilling
+
+if TYPE_CHECKING:
+    from kvtrace.run import Run
+
+_LASTS = """
+SELECT max(greatest(start_ns, end_ns, submit_ns, usable_ns, first_token_ns))::HUGEINT
+    - min(start_ns) FILTER (op = 'request') FROM span
+"""
+
+_SHARES = """
+WITH record AS (
+    SELECT engine, max(greatest(start_ns, end_ns, submit_ns, usable_ns, first_token_ns)) AS last_ns
+    FROM span WHERE engine IS NOT NULL GROUP BY engine
+), first_key AS (
+    SELECT DISTINCT request_id, key_space, key FROM request_key
+    WHERE position = 0 AND coalesce(attempt, 1) = 1 AND key IS NOT NULL
+), stay AS (
+    SELECT key_space, key, CASE WHEN count(end_ns) = count(*) THEN max(end_ns) END AS gone_ns
+    FROM residency WHERE tier NOT IN ('gpu', 'unknown') GROUP BY key_space, key HAVING bool_and(ends_seen)
+), gone AS (
+    SELECT request_id, max(gone_ns) AS gone_ns, count(gone_ns) = count(*) AS is_gone
+    FROM first_key JOIN stay USING (key_space, key) GROUP BY request_id
+), known AS (
+    SELECT l.request_id, l.finished_ns, least(e.last_ns, l.finished_ns::HUGEINT + $horizon) AS stop_ns,
+        CASE WHEN l.never_stored THEN NULL
+            WHEN l.completed_ns IS NULL THEN l.finished_ns
+            ELSE greatest(l.finished_ns, coalesce(l.published_ns, l.completed_ns)) END AS from_ns,
+        CASE WHEN g.is_gone THEN g.gone_ns END AS gone_ns, g.request_id IS NOT NULL AS ends_known
+    FROM lag l JOIN request r USING (request_id) JOIN record e ON e.engine = r.engine
+    LEFT JOIN gone g USING (request_id)
+    WHERE l.finished_ns IS NOT NULL AND l.never_stored IS NOT NULL
+        AND NOT (NOT l.never_stored AND l.completed_ns IS NULL AND coalesce(l.stored_tokens, 1) > 0)
+)
+SELECT count(*) FILTER (stop_ns > finished_ns) AS requests, count(*) FILTER (ends_known) AS ends_known,
+    sum(greatest(0, least(stop_ns, coalesce(gone_ns, stop_ns)) - from_ns)::DOUBLE)
+        / sum((stop_ns - finished_ns)::DOUBLE) AS share
+FROM known WHERE stop_ns > finished_ns
+"""
+
+
+def lasted(run: Run) -> int | None:
+    """From a run's first arrival to its last record, ns; null for a run without requests."""
+    ((found,),) = run.connection().sql(_LASTS).fetchall()
+    return None if found is None or found < 0 else int(found)
+
+
+def reusable_share(run: Run, horizon_ns: int) -> tuple[float | None, int, int]:
+    """The share, of how many requests, and of how many of these a removal of their keys would be known."""
+    connection = spilling(run)
+    try:
+        connection.register("lag", store_lag(run).to_arrow())
+        ((requests, ends_known, share),) = connection.sql(_SHARES, params={"horizon": horizon_ns}).fetchall()
+    finally:
+        connection.close()
+    return share, requests, ends_known
