@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from kvtrace.analyses._blended import blended
 from kvtrace.analyses.compatibility._findings import Asked
 from kvtrace.analyses.compatibility._keepers import product
 from kvtrace.analyses.compatibility.read_as_written import MATCHED, unlike
@@ -42,8 +43,6 @@ HAVING bool_and(coalesce(t.tier_from = 'host' AND t.tier_to = 'gpu' AND t.observ
     AND t.engine NOT IN (SELECT engine FROM elsewhere WHERE engine IS NOT NULL), false))
 """
 
-_BLENDED = "SELECT DISTINCT request_id FROM span WHERE op = 'blend' AND request_id IS NOT NULL"
-
 
 def same_state(run: Run, served: str) -> pl.DataFrame:
     """(request_id, same_state, same_state_basis) of all that read, or blended; others have no row."""
@@ -51,7 +50,7 @@ def same_state(run: Run, served: str) -> pl.DataFrame:
     connection = asked.connection
     reads = pl.DataFrame(connection.sql(_READS).to_arrow_table())
     own = pl.DataFrame(connection.sql(_OWN_MEMORY, params={"served": served}).to_arrow_table())
-    blended = pl.DataFrame(connection.sql(_BLENDED).to_arrow_table())
+    mixed = blended(run).select("request_id")
     kinds = reads.select("writer", "reader", "component", "key_space").unique(maintain_order=True)
     told = [_kind(asked, *kind) for kind in kinds.iter_rows()]
     kinds = kinds.with_columns(
@@ -63,10 +62,10 @@ def same_state(run: Run, served: str) -> pl.DataFrame:
         pl.col("differs").drop_nulls().sort().first(), pl.col("unknown").drop_nulls().sort().first(),
         pl.col("reads").sum(), pl.col("writer").drop_nulls().unique().sort().first(),
     )  # fmt: skip
-    everyone = pl.concat([each.select("request_id"), own, blended]).unique()
+    everyone = pl.concat([each.select("request_id"), own, mixed]).unique()
     rows = everyone.join(each, on="request_id", how="left").with_columns(
         own=pl.col("request_id").is_in(own["request_id"].to_list()),
-        blended=pl.col("request_id").is_in(blended["request_id"].to_list()),
+        blended=pl.col("request_id").is_in(mixed["request_id"].to_list()),
     )
     return _answered(rows, asked.open)
 
