@@ -34,6 +34,10 @@ class Bounds:
         reach = self._reach((1 + LEVEL) / 2)
         return self.difference - reach, self.difference + reach
 
+    def turned(self) -> Bounds:
+        """Base less head instead."""
+        return Bounds(-self.difference, self.error, self.degrees)
+
     def p_above(self) -> float:
         """One-sided p against "it did not rise"; 1 where nothing moved and nothing varies."""
         from scipy.special import stdtr
