@@ -73,3 +73,9 @@ def test_a_negative_difference_is_one() -> None:
     found = pair([run(("a", -3.0)), run(("a", 1.0))], relative=False)
     assert found is not None
     assert list(found.effects) == [-2.0, 2.0]
+
+
+def test_a_key_twice_in_one_run_and_never_in_another_is_no_pair() -> None:
+    found = pair([run(("a", 1.0), ("a", 4.0), ("b", 3.0)), run(("b", 3.0))], relative=True)
+    assert found is not None
+    assert not found.paired

@@ -88,3 +88,12 @@ def test_beyond_what_can_be_enumerated_a_draw_with_the_one_seen_stands_for_all(
     assert list(labels[0]) == [False] * 5 + [True] * 5
     assert set(labels.sum(axis=1)) == {5}
     assert smallest_p(5, 5) == pytest.approx(1 / 100)
+
+
+def test_step_down_by_hand() -> None:
+    # Two relabelings matter: the one seen, and heads = runs 2 and 4, where the second gate has 10 / 0.0707.
+    #   first gate   9.39 seen; elsewhere less, but the second gate's 141 counts against it: 1/6 -> 2/6
+    #   second gate  0.1 / 7.07 seen; alone it is beaten once: 2/6
+    statistics = studentised(np.array([[0.0, 1.0, 10.0, 12.0], [0.0, 10.0, 0.1, 10.1]]), relabelings(2, 2))
+    assert p_values(statistics) == pytest.approx([1 / 6, 2 / 6])
+    assert step_down(statistics) == pytest.approx([2 / 6, 2 / 6])
