@@ -9,6 +9,7 @@ import polars as pl
 
 from kvtrace.analyses._text import many
 from kvtrace.diff import measuring, tail, verdicts
+from kvtrace.diff.causes import moved
 from kvtrace.diff.findings import Finding
 from kvtrace.diff.gates import Gate, Tail, unit_of
 from kvtrace.diff.judging import Sides, judge_gates
@@ -51,6 +52,7 @@ def compare(base: Sequence[Run], head: Sequence[Run], gates: Gates, noise: Seque
     found += [_exact(metric, base, head) for metric in gates.exact]
     if _origins(base) == _origins(head):
         return Compared(tuple(_unmoved(finding) for finding in found), verdicts.PASS)
+    found = [_explained(finding, base, head) for finding in found]
     codes = [verdicts.code(finding.verdict, named=gates.named) for finding in found]
     if statistical and all(finding.verdict is None for finding in found[:statistical]):
         codes.append(verdicts.INCONCLUSIVE)
@@ -133,6 +135,12 @@ def _exact(metric: str, base: Sequence[Run], head: Sequence[Run]) -> Finding:
     return Finding(
         metric, means[0], means[1], before_after, unit, runs=runs, verdict=verdict, because=because
     )
+
+
+def _explained(finding: Finding, base: Sequence[Run], head: Sequence[Run]) -> Finding:
+    """A regression names the class of time that grew."""
+    cause = moved(finding.metric, base, head) if finding.verdict == "worse" else None
+    return replace(finding, because=f"{finding.because}; {cause}") if cause else finding
 
 
 def _unmoved(finding: Finding) -> Finding:

@@ -21,7 +21,9 @@ def amount(value: float, unit: str, *, signed: bool = True) -> str:
         return f"{sign}{size * 100:.3g}%"
     if unit == "ns":
         return f"{sign}{duration(size)}"
-    return f"{sign}{digits(size)}" + ("" if unit == "count" else f" {unit}")
+    if unit == "count":
+        return f"{sign}{digits(size)}"
+    return f"{sign}{digits(size)} {unit.removesuffix('s') if size == 1 else unit}"
 
 
 def because(finding: Finding, gate: Gate, *, keys: int) -> str:
