@@ -156,3 +156,12 @@ def test_what_must_be_the_same_on_both_sides_is_named_when_it_is_not(tmp_path: P
     assert differing(base, run("c")) == []
     (said,) = differing(base, run("d", block_size="32"))
     assert said == "vllm.block_size differs: 16 in a0; 32 in d0"
+
+
+def test_the_tail_of_one_run_a_side_is_judged_beside_noise_runs(tmp_path: Path) -> None:
+    even = [10_000_000 + k for k in range(1000)]
+    base, *noise = [draw_run(tmp_path / f"a{n}", even) for n in range(3)]
+    head = draw_run(tmp_path / "b", [3 * value if k < 20 else value for k, value in enumerate(even)])
+    gates = Gates((), (Tail("ttft_ns"),))
+    assert compare([base], [head], gates).code == 4
+    assert compare([base], [head], gates, noise).code == 1
