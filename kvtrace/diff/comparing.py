@@ -1,0 +1,153 @@
+"""Two sets of runs and a gate file -> findings and an exit code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from kvtrace.analyses._text import many
+from kvtrace.diff import measuring, tail, verdicts
+from kvtrace.diff.causes import moved
+from kvtrace.diff.findings import Finding
+from kvtrace.diff.gates import Gate, Tail, unit_of
+from kvtrace.diff.judging import Sides, judge_gates
+from kvtrace.diff.pairing import pair
+from kvtrace.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvtrace.diff.gates import Gates
+    from kvtrace.diff.pairing import Paired
+    from kvtrace.run import Run
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What came out, and the process's exit code."""
+
+    findings: tuple[Finding, ...]
+    code: int
+
+
+def compare(base: Sequence[Run], head: Sequence[Run], gates: Gates, noise: Sequence[Run] = ()) -> Compared:
+    """Hold head against base, gate by gate: the statistical ones, the tails, the exact ones.
+
+    Runs that are the same on both sides are `same`, change 0, whatever their number. A gate whose metric some
+    run did not observe has no verdict: neutral, but inconclusive when somebody named it; so is a comparison
+    in which no statistical gate was observed at all.
+
+    Raises:
+        UsageError: a side is empty, a run stands twice, or a gate asks for a column that is not there.
+        InputError: a run holds no request, or a value that is no measurement.
+    """
+    _check(base, head, noise)
+    runs, sides = (*base, *head, *noise), Sides(len(base), len(head), len(noise))
+    measured = [(gate, _measured(runs, gate)) for gate in gates.gates]
+    found = judge_gates(measured, sides)
+    found += [_tail(each, _measured(runs, Gate(each.metric, "relative", 0.0)), sides) for each in gates.tails]
+    statistical = len(found)
+    found += [_exact(metric, base, head) for metric in gates.exact]
+    if _origins(base) == _origins(head):
+        return Compared(tuple(_unmoved(finding) for finding in found), verdicts.PASS)
+    found = [_explained(finding, base, head) for finding in found]
+    codes = [verdicts.code(finding.verdict, named=gates.named) for finding in found]
+    if statistical and all(finding.verdict is None for finding in found[:statistical]):
+        codes.append(verdicts.INCONCLUSIVE)
+    return Compared(tuple(found), verdicts.exit_code(codes))
+
+
+def _origins(runs: Sequence[Run]) -> list[str]:
+    return sorted(str(run.origin) for run in runs)
+
+
+def _check(base: Sequence[Run], head: Sequence[Run], noise: Sequence[Run]) -> None:
+    if not base or not head:
+        raise UsageError("diff: give runs on both sides, as in kvtrace diff BASE... --vs HEAD...")
+    same = _origins(base) == _origins(head)
+    sides = (base, head, noise)
+    names = [name for side in (sides if not same else (base, noise)) for name in _origins(side)]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"{twice}: is given twice; a run counts once, on one side.")
+    for run in (*base, *head, *noise):
+        if run.connection().sql("SELECT count(*) FROM request").fetchall() == [(0,)]:
+            raise InputError(f"{run.origin}: holds no request, so there is nothing to compare.")
+
+
+def _measured(runs: Sequence[Run], gate: Gate) -> Paired | None:
+    frames = [
+        measuring.by_query(run, gate.metric, gate.query) if gate.query else measuring.values(run, gate.metric)
+        for run in runs
+    ]
+    try:
+        return pair(frames, relative=gate.unit == "relative")
+    except InputError as error:
+        raise InputError(f"{gate.metric}: {error}") from error
+
+
+def _tail(gate: Tail, paired: Paired | None, sides: Sides) -> Finding:
+    plain = Finding(f"{gate.metric}:tail", runs=sides.runs, because="not observed in every run")
+    if paired is None:
+        return plain
+    if paired.values is None:
+        return replace(
+            plain, paired=False, verdict="inconclusive", because="unpaired: requests alone have ratios"
+        )
+    values, both = paired.values, sides.base + sides.head
+    tails = tail.count(values[:, : sides.base], values[:, sides.base : both])
+    others = values[:, both:]
+    noise = tail.count(others[:, :-1], others[:, 1:]).by_pair if sides.noise > 1 else None
+    verdict = tail.judge(tails, noise, alpha=gate.alpha, least_share=gate.min_share)
+    seen = tails.plainer()
+    low, high = (bound * seen.requests for bound in seen.interval())
+    slower, faster = sum(seen.slower), sum(seen.faster)
+    p = tails.p_slower()
+    because = (
+        f"{many(slower, 'request')} of {seen.requests:,} more than {tail.BEYOND}x slower than the median "
+        f"change, {faster:,} faster: p {p:.2g}; worse takes p <= {gate.alpha:g} and an excess of "
+        f"{gate.min_share:.1%}"
+    )
+    if sides.base + sides.head == 2 and noise is None:
+        because += "; one run a side takes two A/A runs (--noise) at least"
+    return Finding(
+        plain.metric, float(faster), float(slower), float(slower - faster), "count", low, high, p, p,
+        sides.runs, paired=True, verdict=verdict, because=because,
+    )  # fmt: skip
+
+
+def _exact(metric: str, base: Sequence[Run], head: Sequence[Run]) -> Finding:
+    before, after = ([measuring.counted(run, metric) for run in side] for side in (base, head))
+    lossy = [run.origin.name for run in (*base, *head) if measuring.lossy(run)]
+    verdict = verdicts.exact(before, after, lossy=bool(lossy))
+    runs = f"{len(base)}+{len(head)}"
+    unit = "count" if unit_of(metric) == "relative" else unit_of(metric)
+    if verdict is None:
+        return Finding(metric, unit=unit, runs=runs, because="not observed in every run")
+    means = [float(pl.Series(side, dtype=pl.Float64).sum()) / len(side) for side in (before, after)]
+    because = f"{sum(filter(None, before)):,} in base, {sum(filter(None, after)):,} in head; it must not move"
+    if lossy and verdict == "inconclusive":
+        because += (
+            f"; {many(len(lossy), 'run')} lost records ({lossy[0]} is one), and such a run proves no pass"
+        )
+    before_after = means[1] - means[0]
+    return Finding(
+        metric, means[0], means[1], before_after, unit, runs=runs, verdict=verdict, because=because
+    )
+
+
+def _explained(finding: Finding, base: Sequence[Run], head: Sequence[Run]) -> Finding:
+    """A regression names the class of time that grew."""
+    cause = moved(finding.metric, base, head) if finding.verdict == "worse" else None
+    return replace(finding, because=f"{finding.because}; {cause}") if cause else finding
+
+
+def _unmoved(finding: Finding) -> Finding:
+    """The finding of runs that are the same on both sides."""
+    if finding.base is None and finding.verdict is None:
+        return finding
+    return replace(
+        finding, head=finding.base, change=0.0, ci_low=0.0, ci_high=0.0, p_value=None, p_adjusted=None,
+        verdict="same", because="the same runs stand on both sides",
+    )  # fmt: skip

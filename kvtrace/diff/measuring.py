@@ -1,0 +1,154 @@
+"""Numbers of a run for the gates: a row a request (`key`, `value`), or one number for the whole run.
+
+Every request has a row, also where its value was not observed (null). `key` pairs it with the same request of
+another run: the workload key, else the id that the client sent; of several such ids none is trusted.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from kvtrace.analyses import question
+from kvtrace.analyses.blockers import shares
+from kvtrace.analyses.exposure import partition
+from kvtrace.analyses.ledger import table as ledger_table
+from kvtrace.errors import QueryError, UsageError
+from kvtrace.run.derived import spilling
+
+if TYPE_CHECKING:
+    from kvtrace.run import Run
+
+EXPOSED = (
+    "wait_load", "wait_store", "wait_lookup", "wait_lock", "load", "load_wait", "lock", "lookup", "store",
+    "interference",
+)  # fmt: skip
+"""Classes that are exposed transfer in full."""
+
+_KEYS = """
+    SELECT r.request_id, coalesce(r.workload_key, c.alias) AS key
+    FROM request r LEFT JOIN (
+        SELECT request_id, CASE WHEN count(DISTINCT alias) = 1 THEN min(alias) END AS alias
+        FROM alias WHERE kind = 'client' AND request_id IS NOT NULL GROUP BY request_id
+    ) c USING (request_id)
+    WHERE r.evidence IS DISTINCT FROM 'predicted'
+"""
+_EXPOSED = """
+    WITH kept AS (
+        SELECT request_id, class, exposed_ns FROM read_parquet($path)
+        WHERE "window" = 'e2e' AND bound = 'exact' AND NOT censored
+    ), held AS (
+        SELECT request_id, sum(exposed_ns) AS ns, count(*) FILTER (exposed_ns IS NULL) > 0 AS unknown
+        FROM read_parquet($held) WHERE "window" = 'e2e' AND class = 'queue_capacity' GROUP BY request_id
+    ), own AS (
+        SELECT request_id, coalesce(sum(exposed_ns) FILTER (list_contains($classes, class)), 0) AS ns
+        FROM kept GROUP BY request_id
+    )
+    SELECT k.key,
+        CASE WHEN NOT coalesce(h.unknown, false) THEN (o.ns + coalesce(h.ns, 0))::DOUBLE END AS value
+    FROM keyed k LEFT JOIN own o USING (request_id) LEFT JOIN held h USING (request_id)
+"""
+
+
+def values(run: Run, metric: str) -> pl.DataFrame:
+    """A metric's values, a row a request; a question without requests gives its rows without keys.
+
+    Raises:
+        UsageError: a question has no such column, or it holds no numbers.
+    """
+    if metric in ("failed", "hung", "violations", "losses"):
+        number = counted(run, metric)
+        return pl.DataFrame({"key": [None], "value": [number]}, schema=_SCHEMA)
+    if metric == "exposed_transfer_ns":
+        return _exposed(run)
+    name, dot, column = metric.partition(".")
+    rows = question(name)(run) if dot else pl.read_parquet(ledger_table(run))
+    column = column or metric
+    _numeric(metric, column, rows)
+    told = rows.select(*(["request_id"] if "request_id" in rows.columns else []), value=pl.col(column))
+    if "request_id" not in told.columns:
+        return told.select(key=pl.lit(None, pl.String), value="value").cast(_SCHEMA)
+    return told.join(keys(run), on="request_id", how="inner").select("key", "value").cast(_SCHEMA)
+
+
+_SCHEMA = pl.Schema({"key": pl.String, "value": pl.Float64})
+
+
+def keys(run: Run) -> pl.DataFrame:
+    """Request -> what pairs it with the same request of another run; null: nothing does."""
+    return run.connection().sql(_KEYS).pl()
+
+
+def counted(run: Run, metric: str) -> int | None:
+    """A count of the whole run; null: not observed.
+
+    failed: requests that ended with an error. hung: requests whose end was not seen. violations: findings of
+    lock_contract and compatibility. losses: lost records; what came twice is none. Else the sum of a column.
+
+    Raises:
+        UsageError: a question has no such column, or it holds no whole numbers.
+    """
+    if metric == "losses":
+        lost = run.connection().sql(
+            "SELECT coalesce(sum(count), 0)::BIGINT FROM loss WHERE cause IS DISTINCT FROM 'duplicate'"
+        )
+        return int(lost.fetchall()[0][0])
+    if metric in ("failed", "hung"):
+        where = "status = 'error'" if metric == "failed" else "end_ns IS NULL"
+        told = "status" if metric == "failed" else "*"
+        ((number, of),) = run.connection().sql(
+            f"SELECT count(*) FILTER ({where}), count({told}) FROM request "  # noqa: S608 - words of ours alone
+            "WHERE evidence IS DISTINCT FROM 'predicted'"
+        ).fetchall()  # fmt: skip
+        return int(number) if of else None
+    if metric == "violations":
+        found = [question(name)(run)["status"] for name in ("lock_contract", "compatibility")]
+        judged = pl.concat(found).filter(pl.concat(found).is_in(["pass", "violated", "inconclusive"]))
+        return int((judged == "violated").sum()) if judged.len() else None
+    summed = values(run, metric)["value"]
+    if summed.null_count() == summed.len():
+        return None
+    total = float(summed.sum())
+    if not total.is_integer():
+        raise UsageError(f"{metric}: is no count, its sum is {total}; gate it with [[gate]].")
+    return int(total)
+
+
+def by_query(run: Run, name: str, query: str) -> pl.DataFrame:
+    """The user's own number of a run: the one cell of a guarded SELECT.
+
+    Raises:
+        QueryError: not one SELECT, refused, or not one row with one number.
+    """
+    rows = run.sql(query)
+    if rows.shape != (1, 1) or not (rows.dtypes[0].is_numeric() or rows.dtypes[0] == pl.Null):
+        raise QueryError(
+            f"{name}: gives {rows.height} rows of {rows.width} columns; an SQL gate gives one number."
+        )
+    return pl.DataFrame({"key": [None], "value": [rows.item()]}, schema=_SCHEMA, strict=False)
+
+
+def lossy(run: Run) -> bool:
+    """Whether records of the run were lost."""
+    return bool(counted(run, "losses"))
+
+
+def _exposed(run: Run) -> pl.DataFrame:
+    """Exposed transfer of each request from arrival to finish; null unless it is exact and whole."""
+    parameters = {"path": str(partition(run)), "held": str(shares(run)), "classes": list(EXPOSED)}
+    connection = spilling(run)
+    try:
+        connection.execute(f"CREATE TEMP TABLE keyed AS {_KEYS}")
+        return pl.DataFrame(connection.sql(_EXPOSED, params=parameters).to_arrow_table()).cast(_SCHEMA)
+    finally:
+        connection.close()
+
+
+def _numeric(metric: str, column: str, rows: pl.DataFrame) -> None:
+    there = [name for name, kind in rows.schema.items() if kind.is_numeric()]
+    if column not in there:
+        near = difflib.get_close_matches(column, there, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(there)}."
+        raise UsageError(f"{metric}: {column} is no column with numbers; {hint}")

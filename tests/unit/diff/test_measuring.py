@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from kvtrace.diff import measuring
+from kvtrace.errors import UsageError
+from tests.rows import write_run
+from tests.unit.diff.drawn import START
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def request(name: str, **more: object) -> dict[str, object]:
+    whole = {"start_ns": START, "end_ns": START + 9, "status": "ok", "evidence": "shim", "observer": "api"}
+    return {"op": "request", "request_id": name, **whole, **more}
+
+
+def test_a_request_is_paired_by_its_workload_key_else_by_the_id_that_the_client_sent(tmp_path: Path) -> None:
+    names = {"client": "req-1", "external": "cmpl-1", "response": "cmpl"}
+    alias = [{"alias": f"{text}", "kind": kind, "request_id": "a"} for kind, text in names.items()]
+    alias += [{"alias": "req-2", "kind": "client", "request_id": "b"}]
+    alias += [{"alias": f"req-{n}", "kind": "client", "request_id": "c"} for n in (3, 4)]
+    span = [request("a"), request("b", workload_key="w"), request("c"), request("d")]
+    span += [request("p", evidence="predicted")]
+    found = measuring.keys(write_run(tmp_path / "run", span=span, alias=alias)).sort("request_id")
+    assert found.rows() == [("a", "req-1"), ("b", "w"), ("c", None), ("d", None)]
+
+
+def test_counts_of_a_run(tmp_path: Path) -> None:
+    span = [request("a"), request("b", status="error"), request("c", end_ns=None, status="open")]
+    span += [request("p", evidence="predicted", end_ns=None, status="error")]
+    loss = [{"cause": "dropped", "count": 2}, {"cause": "duplicate", "count": 5}]
+    run = write_run(tmp_path / "run", span=span, loss=loss)
+    assert [measuring.counted(run, metric) for metric in ("failed", "hung", "losses")] == [1, 1, 2]
+    assert measuring.lossy(run)
+    assert measuring.counted(run, "recomputed_tokens") is None
+
+
+def test_a_count_that_nobody_observed_is_null(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", span=[request("a", status=None)])
+    assert measuring.counted(run, "failed") is None
+    assert measuring.counted(run, "losses") == 0
+    assert not measuring.lossy(run)
+
+
+def test_a_measure_is_no_count(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", span=[request("a")])
+    with pytest.raises(UsageError, match="status is no column with numbers"):
+        measuring.values(run, "ledger.status")
