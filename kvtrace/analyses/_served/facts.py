@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kvtrace.run import Run
 
-ALGORITHM = "4"
+ALGORITHM = "5"
 """Bumped whenever the facts of the same run can come out differently."""
 
 _KEPT = (
@@ -61,7 +61,8 @@ WITH told AS (
         r.*, i.* EXCLUDE (request_id, inquiries, timed_out, reason), a.* EXCLUDE (request_id),
         coalesce(i.inquiries, 0) AS inquiries, i.timed_out AS lookup_late, i.reason AS lookup_reason,
         coalesce(m.loads, 0) AS loads, coalesce(m.good, 0) AS good, coalesce(m.bad, 0) AS bad,
-        coalesce(m.partly, 0) AS partly, coalesce(m.no_room, 0) AS no_room, m.timed_out AS load_late,
+        coalesce(m.partly, 0) AS partly, coalesce(m.undone, 0) AS undone, coalesce(m.no_room, 0) AS no_room,
+        m.timed_out AS load_late,
         m.reason AS load_reason, m.tried, coalesce(m.handoffs, 0) AS handoffs,
         coalesce(m.reuses, 0) AS reuses,
         coalesce(m.vanished, 0) AS vanished, coalesce(m.broken, 0) AS broken,
@@ -101,7 +102,7 @@ WITH told AS (
         vanished, unlocked, broken, refused, again_ns, inquiries,
         coalesce(lookup_late, false) AS lookup_timed_out, coalesce(reached, false) AS reached,
         coalesce(unanswered, false) AS unanswered, lookup_reason, coalesce(below_chunk, false) AS below_chunk,
-        loads, good, bad, partly, no_room, coalesce(load_late, false) AS load_timed_out, load_reason,
+        loads, good, bad, partly, undone, no_room, coalesce(load_late, false) AS load_timed_out, load_reason,
         coalesce(waited_ns, 0) AS waited_ns, coalesce(recompute_ns, 0) AS recompute_ns, preempted, noop,
         coalesce(asks, false) AS asks_itself, store_completed_ns, stores, first_stored_ns,
         coalesce(lookup_ns, CASE WHEN asks THEN 0 END) AS lookup_wait_ns,

@@ -46,6 +46,8 @@ SELECT
     count(*) FILTER (outcome IN ('failed', 'timeout', 'cancelled') AND reason IS DISTINCT FROM 'no_room')
         AS bad,
     count(*) FILTER (outcome = 'partial') AS partly,
+    count(*) FILTER ((lands OR outcome IS DISTINCT FROM 'skipped')
+        AND NOT (coalesce(outcome, 'ok') = 'ok' AND over)) AS undone,
     count(*) FILTER (reason = 'no_room') AS no_room,
     bool_or(coalesce(outcome = 'timeout', false) OR coalesce(reason = 'timeout', false)) AS timed_out,
     arg_min(reason, start_ns) FILTER (reason IS NOT NULL) AS reason,

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from kvtrace.analyses._lost import lost
 from kvtrace.analyses._served import ALGORITHM as SERVED
 from kvtrace.analyses._served import table as served_table
 from kvtrace.analyses.bandwidth.rows import measured, seen
-from kvtrace.analyses.break_even.costs import costed, exposed
+from kvtrace.analyses.break_even.costs import WAITED, costed, exposed
 from kvtrace.analyses.break_even.judging import estimated, judged
 from kvtrace.analyses.break_even.loads import bounds, hops, moved, paths
 from kvtrace.analyses.break_even.recompute import Recompute, fitted
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ALGORITHM", "COLUMNS", "FACTS", "INTERVALS", "break_even", "lines", "table"]
 
-ALGORITHM = "1"
+ALGORITHM = "2"
 """Bumped whenever the answer for the same run can come out differently."""
 
 COLUMNS = pl.Schema(
@@ -70,6 +71,7 @@ def break_even(run: Run, *, confidence: float = 0.95, requests: tuple[str, ...] 
     The cost is what the request waited for its loads until its first token: exposed load, load_wait, lookup,
     lock and the engine's waits for those (see `exposure`), where that partition is exact; what was hidden
     behind compute or a full queue costs nothing. Else it is load_lower_bound_pipelined_ns plus its lookups.
+    Where a record of these can be missing it cost at least so much: not_worth can be said, worth cannot.
 
     The estimate of computing the tokens that were loaded instead is fitted from the engine's own prefill
     steps: fixed + tokens + pairs that attention meets, by median regression, its error (one prediction at
@@ -160,6 +162,7 @@ def _rows(run: Run, confidence: float) -> pl.DataFrame:
         for other in (
             bounds(found, paths(measured(seen(run)), confidence)),
             exposed(connection, partition(run)),
+            lost(connection, str(served), WAITED, first_token=True),
         ):
             rows = rows.join(other, on="request_id", how="left", maintain_order="left")
         engines = set(rows.filter(pl.col("loaded_tokens") > 0)["engine"].drop_nulls())

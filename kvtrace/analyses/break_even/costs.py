@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     import duckdb
 
+WAITED = ("load", "lookup", "lock_wait", "wait")
+"""Operations that a request waits for: where one of them was lost, it may have cost more."""
 COUNTED = ("load", "load_wait", "lookup", "lock", "wait_load", "wait_lookup", "wait_lock")
 """Classes of the partition that a load costs: what is exposed of a store, or of others' waits, is not."""
 
@@ -41,8 +43,8 @@ def costed(rows: pl.DataFrame) -> pl.DataFrame:
     measured = pl.col("exact")
     paid, looked = pl.col("exposed_ns"), pl.col("looked_ns").cast(pl.Float64)
     asked = pl.col("lookup_wait_ns").is_not_null()
-    # what is still going on, or nobody saw, can only have cost more
-    ended = ~pl.col("censored") & ~pl.col("is_open") & asked
+    # what is still going on, or nobody saw, or was lost can only have cost more
+    ended = ~pl.col("censored") & ~pl.col("is_open") & asked & pl.col("lost").is_null()
     # loads after a preemption are in the same window, and not what was used at the first admission
     other = pl.col("preempted").fill_null(value=False)
     whole = measured & ended & ~other
@@ -66,7 +68,7 @@ def costed(rows: pl.DataFrame) -> pl.DataFrame:
 def _said(measured: pl.Expr, asked: pl.Expr, other: pl.Expr) -> pl.Expr:
     """What the cost rests on, in words."""
     bound = pl.concat_str(pl.lit("no copy "), pl.col("unmeasured"), pl.lit(" was measured"))
-    return (
+    said = (
         pl.when(measured.is_null()).then(pl.lit("no window to a first token was seen"))
         .when(~pl.col("timed") & measured).then(pl.lit("a load has no times"))
         .when(measured & other).then(pl.lit("cost exposed, with loads after a preemption"))
@@ -80,3 +82,5 @@ def _said(measured: pl.Expr, asked: pl.Expr, other: pl.Expr) -> pl.Expr:
         .when(pl.col("cost_high").is_not_null()).then(pl.lit("cost from measured bandwidth and lookups"))
         .otherwise(pl.lit("cost from measured bandwidth, its interval not known"))
     )  # fmt: skip
+    missing = pl.concat_str(pl.lit(", "), pl.col("lost")).fill_null("")
+    return pl.concat_str(said, missing)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from kvtrace.analyses._served import measured
 from kvtrace.analyses._served import table as served_table
 from kvtrace.analyses.break_even import table as break_even_table
 from kvtrace.analyses.fallbacks import table as fallbacks_table
@@ -58,16 +59,18 @@ def verdict(run: Run, *, requests: tuple[str, ...] = ()) -> pl.DataFrame:
             a writer was not seen or did not say, keys were not recorded, records were lost, or it blended
         same_state_basis: who wrote it, which field differs, or what is missing
         still_there: yes: all that was selected was read; vanished: a read found it gone; expired: its
-            protection had run out; unchecked: nothing was read, or it failed for another reason
+            protection had run out; unchecked: nothing was read, it failed for another reason, a load has not
+            ended, or a record of one was lost and what was computed does not say that all was used
         still_there_basis: what its loads and locks say
         worth_it: yes: it cost less than computing would have, beyond the error of both; no: more; unclear:
             the records do not decide; unchecked: nothing was loaded at its first admission
         worth_it_basis: see `break_even`
     """
     served = served_table(run)
-    keep = ("bad", "good", "partly", "no_room", "load_reason", "lookup_timed_out", "vanished", "loads")
+    keep = ("bad", "good", "partly", "undone", "no_room", "load_reason", "lookup_timed_out", "vanished",
+            "loads", "usable")  # fmt: skip
     rows = (
-        pl.scan_parquet(served)
+        measured(pl.scan_parquet(served))
         .filter(
             (pl.col("found") > 0) | (pl.col("selected") > 0) | (pl.col("loads") > 0),
             ~((pl.col("handoffs") > 0) & (pl.col("reuses") == 0) & (pl.col("loads") == pl.col("handoffs"))),
@@ -80,7 +83,7 @@ def verdict(run: Run, *, requests: tuple[str, ...] = ()) -> pl.DataFrame:
     )  # fmt: skip
     if requests:
         rows = rows.filter(pl.col("request_id").is_in(list(requests)))
-    found = still_there(run, rows.collect())
+    found = still_there(run, rows.collect(), str(served))
     worth = pl.read_parquet(break_even_table(run), columns=["request_id", "verdict", "basis"]).select(
         "request_id",
         worth_it=pl.col("verdict").replace_strict(_WORTH, return_dtype=pl.String),

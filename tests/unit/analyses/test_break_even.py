@@ -210,6 +210,34 @@ def test_a_request_without_a_first_token_has_cost_at_least_so_much(tmp_path: Pat
     assert row["basis"].startswith("cost exposed so far: no first token")
 
 
+# 0   10        70         170
+# |   |500 -----|500 ------|              seen: 160 ms, more than the 100 of computing
+# |   |500 -----|lost      |              60 ms or more: less than computing is not proven
+def test_where_a_load_may_be_missing_it_cost_at_least_so_much(tmp_path: Path) -> None:
+    first, second = copied(500, GIB // 2, 10, 60), copied(500, GIB // 2, 70, 100)
+    seen = one(world(tmp_path / "seen", *loading(1000, first, second), *others()))
+    assert (seen["cost_ns"], seen["verdict"]) == (160 * MS, "not_worth")
+    gap = {"cause": "dropped", "process": "e0/worker", "count": 1, "op": "load", "from_ns": 70 * MS,
+           "to_ns": 170 * MS}  # fmt: skip
+    row = one(world(tmp_path / "lost", *loading(1000, first), *others(), loss=[gap]))
+    assert (row["cost_ns"], row["verdict"]) == (60 * MS, "unclear")
+    assert row["basis"].startswith("cost exposed, 1 record missing; computing takes")
+    later = gap | {"from_ns": 2001 * MS, "to_ns": 9000 * MS}
+    row = one(world(tmp_path / "later", *loading(1000, first), *others(), loss=[later]))
+    assert (row["verdict"], "missing" in row["basis"]) == ("worth", False)
+    dear = loading(1000, copied(1000, 4 * GIB))
+    assert one(world(tmp_path / "dear", *dear, *others(), loss=[gap]))["verdict"] == "not_worth"
+
+
+@pytest.mark.parametrize(("op", "answer"), [("lookup", "unclear"), (None, "unclear"), ("store", "worth")])
+def test_a_loss_of_what_is_waited_for_leaves_the_cost_open(
+    tmp_path: Path, op: str | None, answer: str
+) -> None:
+    loss = [{"cause": "dropped", "process": "e0/worker", "count": 2, "op": op}]
+    rows = [*loading(1000, copied(1000, GIB, took_ms=20)), *others()]
+    assert one(world(tmp_path, *rows, loss=loss))["verdict"] == answer
+
+
 def test_a_load_without_times_has_no_cost(tmp_path: Path) -> None:
     load = {**copied(1000, GIB), "start_ns": None, "end_ns": None}
     row = one(world(tmp_path, *loading(1000, load), *others()))

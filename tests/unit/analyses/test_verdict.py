@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kvtrace.analyses.verdict import COLUMNS, verdict
 from tests.rows import write_run
-from tests.unit.analyses.break_even_rows import GIB, copied, loading, others, world
+from tests.unit.analyses.break_even_rows import GIB, MS, copied, loading, others, world
 from tests.unit.analyses.cache_rows import asked, event
 from tests.unit.analyses.cache_rows import written as placed
 from tests.unit.analyses.exposure.drawing import request, scheduler
@@ -153,3 +153,52 @@ def test_a_miss_and_a_handoff_are_no_hits(tmp_path: Path) -> None:
     found = verdict(world(tmp_path, *loading(0, name="r1"), *own))
     assert found.schema == COLUMNS
     assert not found.height
+
+
+LOADS_LOST = {"cause": "dropped", "process": "e0/worker", "count": 1, "op": "load"}
+ARRIVAL = request(0, 1000 * MS, 500 * MS, status="ok")
+FAILED = copied(500, GIB, 40, 20, outcome="failed", reason="not_found")
+
+
+# seen    |load of 500, ok| |load of 500, not found|     vanished
+# lost    |load of 500, ok|        ?                     nobody knows
+def test_where_the_record_of_a_load_was_lost_nobody_knows_whether_all_ended_well(tmp_path: Path) -> None:
+    good = copied(500, GIB, 10, 20)
+    assert answered(world(tmp_path / "seen", ARRIVAL, good, FAILED))["still_there"] == "vanished"
+    row = answered(world(tmp_path / "lost", ARRIVAL, good, loss=[LOADS_LOST]))
+    assert (row["still_there"], row["still_there_basis"]) == (
+        "unchecked", "all loads that were seen ended well; 1 record missing",
+    )  # fmt: skip
+    assert answered(world(tmp_path / "whole", ARRIVAL, good))["still_there"] == "yes"
+
+
+@pytest.mark.parametrize(("from_ms", "to_ms", "answer"), [(1001, 2000, "yes"), (900, 950, "unchecked")])
+def test_a_loss_outside_the_life_of_a_request_hides_nothing_of_it(
+    tmp_path: Path, from_ms: int, to_ms: int, answer: str
+) -> None:
+    loss = [LOADS_LOST | {"from_ns": from_ms * MS, "to_ns": to_ms * MS}]
+    assert answered(world(tmp_path, ARRIVAL, copied(500, GIB), loss=loss))["still_there"] == answer
+
+
+def test_a_loss_of_loads_leaves_what_the_steps_say_and_one_of_steps_does_not(tmp_path: Path) -> None:
+    rows = [*loading(1000, copied(1000, GIB)), *others()]
+    row = answered(world(tmp_path / "load", *rows, loss=[LOADS_LOST]))
+    assert (row["still_there"], row["still_there_basis"]) == ("yes", "1000 tokens read and used")
+    any_op = LOADS_LOST | {"op": None}
+    assert answered(world(tmp_path / "any", *rows, loss=[any_op]))["still_there"] == "unchecked"
+
+
+@pytest.mark.parametrize(
+    "second",
+    [{"end_ns": None, "outcome": "open"}, {"end_ns": None, "outcome": None}, {"outcome": "unknown"},
+     {"outcome": "failed", "reason": "no_room"}, {"tier_from": "disk", "tier_to": "host", "end_ns": None}],
+)  # fmt: skip
+def test_a_load_that_has_not_ended_well_is_none_that_has(tmp_path: Path, second: Row) -> None:
+    rows = [copied(500, GIB, 10, 20), copied(500, GIB, 40, 20) | second]
+    assert answered(world(tmp_path, ARRIVAL, *rows))["still_there"] == "unchecked"
+
+
+def test_an_open_load_is_no_doubt_where_all_that_was_selected_was_used(tmp_path: Path) -> None:
+    late = copied(500, GIB, 40, 20, outcome="open") | {"end_ns": None}
+    row = answered(world(tmp_path, *loading(1000, copied(500, GIB, 10, 20), late), *others()))
+    assert (row["still_there"], row["still_there_basis"]) == ("yes", "1000 tokens read and used")
