@@ -23,7 +23,9 @@ WITH gap AS (
     SELECT count, coalesce(from_ns, -9223372036854775808) AS from_ns,
         coalesce(to_ns, 9223372036854775807) AS to_ns
     FROM loss
-    WHERE cause IS DISTINCT FROM $no_loss AND count > 0 AND (op IS NULL OR list_contains($ops, op))
+    WHERE cause IS DISTINCT FROM $no_loss AND count > 0 AND (list_contains($ops, op) OR op IS NULL AND (
+        NOT $tellers OR process IS NULL OR process IN (
+            SELECT process FROM span WHERE list_contains($ops, op) AND process IS NOT NULL)))
 ), served AS (
     SELECT request_id, coalesce(start_ns, -9223372036854775808) AS start_ns,
         CASE WHEN start_ns IS NOT NULL THEN CASE WHEN $first_token AND ttft_ns >= 0
@@ -38,13 +40,22 @@ GROUP BY s.request_id
 
 
 def lost(
-    connection: duckdb.DuckDBPyConnection, served: str, ops: tuple[str, ...], *, first_token: bool = False
+    connection: duckdb.DuckDBPyConnection,
+    served: str,
+    ops: tuple[str, ...],
+    *,
+    first_token: bool = False,
+    tellers: bool = False,
 ) -> pl.DataFrame:
     """(request_id, lost): "3 records missing" of these operations, or of unknown ones, in its life.
 
     Requests of which nothing is missing have no row. `first_token`: only until its first token, if known.
+    `tellers`: what a process lost is of these operations only where it records them.
     """
-    params = {"no_loss": NO_LOSS, "ops": list(ops), "served": served, "first_token": first_token}
+    params = {
+        "no_loss": NO_LOSS, "ops": list(ops), "served": served, "first_token": first_token,
+        "tellers": tellers,
+    }  # fmt: skip
     found = pl.DataFrame(connection.sql(_LOST, params=params).to_arrow_table())
     counts = found["missing"].unique().to_list()
     said = {count: f"{many(int(count), 'record')} missing" for count in counts}

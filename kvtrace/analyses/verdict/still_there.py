@@ -37,7 +37,7 @@ def still_there(run: Run, rows: pl.DataFrame, served: str) -> pl.DataFrame:
         pl.DataFrame(connection.sql(_REASONS).to_arrow_table()),
         _broken(run),
         lost(connection, served, ("load",)).rename({"lost": "lost_load"}),
-        lost(connection, served, ("step",)).rename({"lost": "lost_step"}),
+        lost(connection, served, ("step",), tellers=True).rename({"lost": "lost_step"}),
     ):
         rows = rows.join(other, on="request_id", how="left", maintain_order="left")
     expired = pl.col("broken_lock").str.starts_with("ttl_expired") | pl.col("ran_out")

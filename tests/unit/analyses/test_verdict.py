@@ -184,7 +184,9 @@ def test_a_loss_of_loads_leaves_what_the_steps_say_and_one_of_steps_does_not(tmp
     rows = [*loading(1000, copied(1000, GIB)), *others()]
     row = answered(world(tmp_path / "load", *rows, loss=[LOADS_LOST]))
     assert (row["still_there"], row["still_there_basis"]) == ("yes", "1000 tokens read and used")
-    any_op = LOADS_LOST | {"op": None}
+    any_op = LOADS_LOST | {"op": None}  # of a process that records no steps
+    assert answered(world(tmp_path / "worker", *rows, loss=[any_op]))["still_there"] == "yes"
+    any_op |= {"process": "e0/scheduler"}
     assert answered(world(tmp_path / "any", *rows, loss=[any_op]))["still_there"] == "unchecked"
 
 
