@@ -11,7 +11,8 @@ that looked it up, loaded or served it, of several the one whose identity is kno
 
 server      engines that keep state for others
 owner       a request's engine, its server, and the tenant (identity of the salt) as which it asked
-asked       every key that a request asked for: whether it was found, whether it was read
+asked       every key that a request asked for: whether it was found, whether it was read; maybe_found, _read:
+            how many tokens it and those before it are nobody said, and some were found
 written     every key that came to lie outside the GPU: writer, who told it, and when first
 content     the digest of the tokens of a key, where events carried one
 wanted      what was asked for in vain: not found, or computed anew by an engine that says its digest
@@ -57,21 +58,29 @@ WITH answer AS (
     WHERE op = 'load' AND request_id IS NOT NULL AND tier_from IS DISTINCT FROM 'gpu'
         AND coalesce(outcome, 'ok') IN ('ok', 'partial') AND evidence IS DISTINCT FROM 'predicted'
     GROUP BY request_id
+), told AS (
+    SELECT request_id, coalesce(attempt, 1) AS attempt, key_space, position, key, max(tokens) AS tokens,
+        min(time_ns) AS time_ns
+    FROM request_key WHERE key IS NOT NULL GROUP BY ALL
 ), placed AS (
-    SELECT request_id, coalesce(attempt, 1) AS attempt, key_space, key, tokens, time_ns,
-        sum(coalesce(tokens, 0)::HUGEINT) OVER (
-            PARTITION BY request_id, coalesce(attempt, 1) ORDER BY position, key ROWS UNBOUNDED PRECEDING
-        ) AS until
-    FROM request_key WHERE key IS NOT NULL
+    SELECT *, CASE WHEN count(tokens) OVER before = count(*) OVER before
+        THEN sum(tokens::HUGEINT) OVER before END AS until
+    FROM told
+    WINDOW before AS (
+        PARTITION BY request_id, attempt, key_space ORDER BY position, key ROWS UNBOUNDED PRECEDING)
+), judged AS (
+    SELECT p.*, a.found_tokens, coalesce(p.until IS NULL AND a.found_tokens > 0, false) AS maybe_found,
+        CASE WHEN a.found_tokens = 0 THEN false ELSE p.until <= a.found_tokens END AS found
+    FROM placed p LEFT JOIN answer a USING (request_id, attempt)
 )
-SELECT p.request_id, p.key_space, p.key, p.tokens, p.time_ns, o.engine, o.tenant, o.answered_by,
-    p.until <= a.found_tokens AS found,
-    coalesce(p.until <= a.found_tokens AND l.load_ns IS NOT NULL
-        AND p.until > a.found_tokens - coalesce(l.moved, a.found_tokens), false) AS read,
+SELECT p.request_id, p.key_space, p.key, p.tokens, p.time_ns, o.engine, o.tenant, o.answered_by, p.found,
+    p.maybe_found, p.maybe_found AND l.load_ns IS NOT NULL AS maybe_read,
+    coalesce(p.found AND l.load_ns IS NOT NULL
+        AND p.until > p.found_tokens - coalesce(l.moved, p.found_tokens), false) AS read,
     coalesce(l.load_ns, p.time_ns) AS read_ns
-FROM placed p LEFT JOIN owner o USING (request_id) LEFT JOIN answer a USING (request_id, attempt)
-LEFT JOIN load l USING (request_id)
+FROM judged p LEFT JOIN owner o USING (request_id) LEFT JOIN load l USING (request_id)
 """
+"""A key that several tell is one. Another maker's keys name the same tokens again: a space counts alone."""
 
 _WRITTEN = """
 CREATE OR REPLACE TEMP TABLE written AS

@@ -111,10 +111,13 @@ def read_as_written(run: Run, asked: Asked) -> list[Finding]:
         ]  # fmt: skip
     if not (violations or same):
         return [Finding("unobserved", f"{many(unknown + silent, 'read')}, and of none both sides are known")]
+    maybe_read = "SELECT count(*) FROM asked WHERE maybe_read"
+    ((maybe,),) = asked.connection.sql(maybe_read).fetchall()
     held = Finding("pass", f"{many(same, 'read')} of state whose writer's kind is the reader's", "derived")
     undecided = (
         asked.open,
         f"{many(unknown, 'read')} of state whose writer was not seen" if unknown else None,
+        f"{many(maybe, 'key')} that may have been read, of how many tokens is not known" if maybe else None,
         f"{many(silent, 'read')} between engines that did not say what their state is" if silent else None,
     )
     return judged(violations, undecided, held)

@@ -37,7 +37,7 @@ WITH shared AS (
 ), found AS (
     SELECT DISTINCT p.key_space, p.salt, p.writer, p.teller
     FROM part p JOIN asked a ON a.key_space = p.key_space AND a.key = p.key
-        AND coalesce(a.tenant, '') = p.salt AND a.found AND a.time_ns >= p.time_ns
+        AND coalesce(a.tenant, '') = p.salt AND (a.found OR a.maybe_found) AND a.time_ns >= p.time_ns
     WHERE NOT EXISTS (SELECT 1 FROM apart x WHERE x.writer = p.writer AND x.reader = a.engine
         AND starts_with(coalesce(p.component, p.key_space), x.product))
 ), useless AS (
@@ -119,8 +119,10 @@ def written_can_be_asked(run: Run, asked: Asked) -> list[Finding]:
         told = f"{many(written, 'key')} written; what was asked for and found was not recorded"
         return [Finding("unobserved", told)]
     blind = makers > 1 and named < makers and not digests
+    ((untold,),) = asked.connection.sql("SELECT count(*) FROM asked WHERE maybe_found").fetchall()
     undecided = (
         asked.open,
+        f"whether {many(untold, 'key')} asked for had been found is not known" if untold else None,
         f"{makers} makers of keys, and not all said how they hash" if blind else None,
     )
     told = f"{many(written, 'key')} written, none whose content was asked for under another name in vain"

@@ -62,6 +62,12 @@ def same_state(run: Run, served: str) -> pl.DataFrame:
         pl.col("differs").drop_nulls().sort().first(), pl.col("unknown").drop_nulls().sort().first(),
         pl.col("reads").sum(), pl.col("writer").drop_nulls().unique().sort().first(),
     )  # fmt: skip
+    maybe = connection.sql("SELECT DISTINCT request_id FROM asked WHERE maybe_read").pl()["request_id"]
+    each = each.with_columns(
+        unknown=pl.when(pl.col("unknown").is_null() & pl.col("request_id").is_in(maybe.to_list()))
+        .then(pl.lit("how many tokens its keys are was not recorded, nor which of them it read"))
+        .otherwise("unknown")
+    )
     everyone = pl.concat([each.select("request_id"), own, mixed]).unique()
     rows = everyone.join(each, on="request_id", how="left").with_columns(
         own=pl.col("request_id").is_in(own["request_id"].to_list()),

@@ -217,3 +217,68 @@ def test_keys_written_while_nobody_tells_what_was_found_are_unobserved(tmp_path:
         "unobserved",
         "2 keys written; what was asked for and found was not recorded",
     )
+
+
+BOTH = [*said("a", dtype="bfloat16", model="m"), *said("b", dtype="float16", model="m")]
+
+
+def unsized(rows: list[Row], *places: int) -> list[Row]:
+    """Keys of which nobody said how many tokens they are."""
+    return [row | {"tokens": None} if row["position"] in places else row for row in rows]
+
+
+def test_a_key_that_two_tell_is_one_key(tmp_path: Path) -> None:
+    part = reused()
+    part["request_key"] = [
+        row | {"source": name} for name in ("log", "server") for row in part["request_key"]
+    ]
+    (row,) = drawn(tmp_path, produced(), part, identity=BOTH)["read_as_written"]
+    assert (row["detail"].split(" written")[0], row["tokens"]) == ("2 keys", 128)
+
+
+def test_the_names_that_another_maker_gave_the_same_tokens_take_none_of_what_was_found(
+    tmp_path: Path,
+) -> None:
+    part = reused()
+    others = keys("r1", 5, "a0", "a1", space="dynamo:engine:unknown")
+    (row,) = drawn(tmp_path, produced(), part, request_key=others, identity=BOTH)["read_as_written"]
+    assert (row["status"], row["field"], row["tokens"]) == ("violated", "dtype", 128)
+
+
+def test_keys_of_no_known_size_may_have_been_read_and_nobody_knows(tmp_path: Path) -> None:
+    part = reused()
+    part["request_key"] = unsized(part["request_key"], 0, 1)
+    (row,) = drawn(tmp_path / "all", produced(), part, identity=BOTH)["read_as_written"]
+    assert row["status"] == "unobserved"
+    part["request_key"] = unsized(reused()["request_key"], 1)
+    (row,) = drawn(tmp_path / "one", produced(), part, identity=BOTH)["read_as_written"]
+    assert (row["status"], row["key"], row["tokens"]) == ("violated", "k0", 64)
+    alike = [*said("a", model="m"), *said("b", model="m")]
+    (row,) = drawn(tmp_path / "alike", produced(), part, identity=alike)["read_as_written"]
+    assert (row["status"], row["detail"].rpartition("; ")[2]) == (
+        "inconclusive", "1 key that may have been read, of how many tokens is not known",
+    )  # fmt: skip
+
+
+def test_what_nothing_was_found_of_was_not_found_however_large(tmp_path: Path) -> None:
+    asks = unsized(keys("r1", 5, "k0", "k1", space="lmcache:unknown:n"), 0, 1)
+    (row,) = drawn(tmp_path, produced(), span=[lookup("r1", "b", 5, 0)], request_key=asks)[
+        "written_can_be_asked"
+    ]
+    assert (row["status"], row["field"]) == ("violated", "model")
+
+
+def test_a_key_that_may_have_been_found_is_neither_in_vain_nor_of_use(tmp_path: Path) -> None:
+    vain = {
+        "span": [lookup("r2", "b", 7, 0)],
+        "request_key": keys("r2", 7, "k0", "k1", space="lmcache:unknown:n"),
+    }
+    found = reused()
+    found["request_key"] = unsized(found["request_key"], 0, 1)
+    (row,) = drawn(tmp_path / "two", produced(), found, vain)["written_can_be_asked"]
+    assert (row["status"], row["detail"].rpartition("; ")[2]) == (
+        "inconclusive", "whether 2 keys asked for had been found is not known",
+    )  # fmt: skip
+    only = found | {"block": written(1.5, "k0", "k1")}
+    (row,) = drawn(tmp_path / "one", only)["written_can_be_asked"]
+    assert row["status"] == "unobserved"

@@ -78,6 +78,19 @@ def test_records_lost_prove_nothing_and_hide_no_difference(tmp_path: Path) -> No
     assert hit(tmp_path / "no", produced(), reused(), identity=sides, loss=loss)["same_state"] == "no"
 
 
+def test_keys_of_another_maker_hide_no_difference_and_keys_of_no_size_prove_nothing(tmp_path: Path) -> None:
+    sides = [*said("a", **ALIKE), *said("b", dtype="float16", model="m")]
+    once_more = [row | {"key_space": "dynamo:engine:unknown", "key": f"a{row['key']}"}
+                 for row in reused()["request_key"]]  # fmt: skip
+    row = hit(tmp_path / "two", produced(), reused(), request_key=once_more, identity=sides)
+    assert row["same_state"] == "no"
+    part = reused()
+    part["request_key"][1]["tokens"] = None
+    row = hit(tmp_path / "one", produced(), part, identity=[*said("a", **ALIKE), *said("b", **ALIKE)])
+    assert row["same_state"] == "unchecked"
+    assert row["same_state_basis"].startswith("how many tokens its keys are was not recorded")
+
+
 def test_blended_state_is_unverified(tmp_path: Path) -> None:
     blend = {"span": [span("blend", "r1", "b", 6, 7, tokens=64)]}
     row = hit(tmp_path, produced(), reused(), blend, identity=[*said("a", **ALIKE), *said("b", **ALIKE)])
