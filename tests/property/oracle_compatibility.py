@@ -72,9 +72,10 @@ def reads_across(asks: list[Ask], sides: Sides) -> dict[tuple[str, str, str], tu
                 if name == (ask.model, ask.tenant, key) and writer is not None and time <= at
             ]
             good = [each for each in known if fits(sides, each[1], ask.engine)]
-            if not known:
+            last = {writer for time, writer in good if time == max(good)[0]}
+            if len(last) != 1:  # written before the records began, or by two at once
                 continue
-            writer = max(good or known)[1]
+            (writer,) = last
             for field in ("dtype", "lora"):
                 if sides[writer][field] != sides[ask.engine][field]:
                     reads, first = found.get((field, writer, ask.engine), (0, at))

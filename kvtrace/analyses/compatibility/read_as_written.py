@@ -6,8 +6,9 @@
     a prefills for a user and hands over   b decodes for the user          compared, where only a fits
 
 A read is of the last write before it by an engine whose keys are the reader's: what the key keeps apart (TP
-in LMCache's) is not read, though the hash of its chunk is the same. What a backend converts, and degrees of
-parallelism that key or backend vouch for, are no difference: where they let it pass, it fits (MLA).
+in LMCache's) is not read, though the hash of its chunk is the same: where only such a write was seen, the
+writer was not. What a backend converts, and degrees of parallelism that key or backend vouch for, are no
+difference: where they let it pass, it fits (MLA).
 """
 
 from __future__ import annotations
@@ -29,24 +30,39 @@ WITH reading AS (
 ), writing AS (
     SELECT key_space, key, coalesce(tenant, '') AS tenant, writer, component, time_ns FROM written
     WHERE writer IS NOT NULL
+), apart_from_some AS (
+    SELECT DISTINCT reader FROM apart
 ), fitting AS (
-    SELECT w.*, e.reader FROM writing w CROSS JOIN (SELECT DISTINCT reader FROM reading
-        WHERE reader IN (SELECT reader FROM apart)) e
+    SELECT w.*, e.reader FROM writing w
+    CROSS JOIN (SELECT reader FROM apart_from_some WHERE reader IN (SELECT reader FROM reading)) e
     WHERE NOT EXISTS (SELECT 1 FROM apart x WHERE x.writer = w.writer AND x.reader = e.reader
         AND starts_with(coalesce(w.component, w.key_space), x.product))
+), any_write AS (
+    SELECT key_space, key, tenant, time_ns,
+        CASE WHEN count(DISTINCT writer) = 1 THEN min(writer) END AS writer, min(component) AS component
+    FROM writing GROUP BY ALL
+), fit AS (
+    SELECT key_space, key, tenant, reader, time_ns,
+        CASE WHEN count(DISTINCT writer) = 1 THEN min(writer) END AS writer, min(component) AS component
+    FROM fitting GROUP BY ALL
 ), matched AS (
-    SELECT r.*, f.writer AS fit, f.component AS fit_in, w.writer AS any_writer, w.component AS any_in
-    FROM reading r
-    ASOF LEFT JOIN fitting f ON f.key_space = r.key_space AND f.key = r.key AND f.tenant = r.tenant
+    SELECT r.*, CASE WHEN s.reader IS NULL THEN w.writer ELSE f.writer END AS writer,
+        CASE WHEN s.reader IS NULL THEN w.component ELSE f.component END AS component
+    FROM reading r LEFT JOIN apart_from_some s ON s.reader = r.reader
+    ASOF LEFT JOIN fit f ON f.key_space = r.key_space AND f.key = r.key AND f.tenant = r.tenant
         AND f.reader = r.reader AND f.time_ns <= r.read_ns
-    ASOF LEFT JOIN writing w ON w.key_space = r.key_space AND w.key = r.key AND w.tenant = r.tenant
+    ASOF LEFT JOIN any_write w ON w.key_space = r.key_space AND w.key = r.key AND w.tenant = r.tenant
         AND w.time_ns <= r.read_ns
 )
 """
-"""`matched`: every key that a request read, with the write that it read."""
+"""`matched`: every key that a request read, with the write that it read.
+
+Of writers at one instant nobody knows whose state lies there. Where only writes of other keys were seen,
+what it read was written before the records began.
+"""
 _PAIRS = f"""
 {MATCHED}
-SELECT coalesce(fit, any_writer) AS writer, reader, coalesce(fit_in, any_in) AS component, key_space,
+SELECT writer, reader, component, key_space,
     count(*) AS reads, count(DISTINCT key) AS keys,
     CASE WHEN count(tokens) = count(*) THEN sum(tokens)::BIGINT END AS tokens,
     min(read_ns) AS time_ns, arg_min(request_id, (read_ns, request_id, key)) AS request_id,

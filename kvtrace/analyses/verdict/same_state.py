@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 _READS = f"""
 {MATCHED}
-SELECT request_id, coalesce(fit, any_writer) AS writer, reader, coalesce(fit_in, any_in) AS component,
-    key_space, count(*) AS reads
+SELECT request_id, writer, reader, component, key_space, count(*) AS reads
 FROM matched GROUP BY ALL ORDER BY ALL
 """  # noqa: S608 - constants of a module
 

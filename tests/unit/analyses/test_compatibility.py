@@ -282,3 +282,24 @@ def test_a_key_that_may_have_been_found_is_neither_in_vain_nor_of_use(tmp_path: 
     only = found | {"block": written(1.5, "k0", "k1")}
     (row,) = drawn(tmp_path / "one", only)["written_can_be_asked"]
     assert row["status"] == "unobserved"
+
+
+@pytest.mark.parametrize("first", ["a", "c"])
+def test_a_key_that_two_wrote_at_one_instant_is_nobodys(tmp_path: Path, first: str) -> None:
+    """Whose state lies there is not known, and no order of the rows decides it."""
+    second = "c" if first == "a" else "a"
+    blocks = [
+        row for name in (first, second) for row in written(1.5, "k0", "k1", engine=name, process=f"{name}/1")
+    ]
+    sides = [*said("a", dtype="float16"), *said("c", dtype="bfloat16"), *said("b", dtype="bfloat16")]
+    (row,) = drawn(tmp_path, reused(), block=blocks, identity=sides)["read_as_written"]
+    assert (row["status"], row["detail"]) == ("unobserved", "2 reads, and of none both sides are known")
+
+
+def test_what_only_another_key_was_written_for_was_written_before_the_records_began(tmp_path: Path) -> None:
+    """The dtype is part of the key: what b read is what b wrote, and nobody saw it."""
+    inside = "lmcache.inprocess.cpu"
+    blocks = written(1.5, "k0", "k1", engine="a", process="a/1", component=inside)
+    sides = [*said("a", kv_cache_dtype="fp8", model="m"), *said("b", kv_cache_dtype="bfloat16", model="m")]
+    (row,) = drawn(tmp_path, reused(), block=blocks, identity=sides)["read_as_written"]
+    assert (row["status"], row["detail"]) == ("unobserved", "2 reads, and of none both sides are known")
