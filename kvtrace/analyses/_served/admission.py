@@ -39,7 +39,7 @@ _PROMPT_STEPS = """
 CREATE OR REPLACE TEMP TABLE prompt_step AS
 WITH membership AS (
     SELECT engine, start_ns, end_ns, unnest(members) AS m FROM span
-    WHERE op = 'step' AND (end_ns IS NULL OR end_ns >= start_ns)
+    WHERE op = 'step' AND (end_ns IS NULL OR end_ns >= start_ns) AND evidence IS DISTINCT FROM 'predicted'
 )
 SELECT
     r.request_id, s.engine, s.start_ns, s.end_ns, m.computed_before AS before, r.prompt_tokens,
@@ -61,6 +61,7 @@ WITH stepped AS (
 ), scheduled AS (
     SELECT request_id, arg_min(engine, start_ns) AS engine FROM span
     WHERE op IN ('queue', 'lookup') AND observer = 'scheduler' AND request_id IS NOT NULL
+        AND evidence IS DISTINCT FROM 'predicted'
     GROUP BY request_id
 ), placed AS (
     SELECT r.*, coalesce(s.engine, q.engine, r.engine) AS own_engine
@@ -92,7 +93,7 @@ WITH began AS (
     SELECT q.request_id, min(q.start_ns) AS again_ns
     FROM span q JOIN began b USING (request_id)
     WHERE q.op IN ('queue', 'lookup') AND q.start_ns >= b.admitted_ns
-        AND (q.reason = 'preempted' OR q.attempt > 1)
+        AND (q.reason = 'preempted' OR q.attempt > 1) AND q.evidence IS DISTINCT FROM 'predicted'
     GROUP BY q.request_id
 ), placed AS (
     SELECT p.*, b.admitted_ns, a.again_ns, a.again_ns IS NULL OR p.start_ns < a.again_ns AS first

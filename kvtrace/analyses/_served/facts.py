@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kvtrace.run import Run
 
-ALGORITHM = "5"
+ALGORITHM = "6"
 """Bumped whenever the facts of the same run can come out differently."""
 
 _KEPT = (
@@ -28,7 +28,7 @@ CREATE TABLE kept_copy AS SELECT
     op, request_id, transfer_id, start_ns, end_ns, submit_ns, usable_ns, tier_from, tier_to, component,
     purpose, tokens, bytes, outcome, reason, process, observer, members, NULL::VARCHAR AS run_id,
     NULL::VARCHAR AS name, NULL::VARCHAR AS state_kind, NULL::BIGINT AS blocks, NULL::BIGINT AS attempt,
-    NULL::VARCHAR AS engine, NULL::VARCHAR AS evidence, NULL::VARCHAR AS trace_id,
+    NULL::VARCHAR AS engine, evidence, NULL::VARCHAR AS trace_id,
     NULL::UBIGINT AS span_id, NULL::UTINYINT AS bucket,
     NULL::BIGINT AS queued_ns, NULL::VARCHAR AS identity_id, NULL::VARCHAR AS clock,
     NULL::VARCHAR AS attribution, CASE WHEN attributes['usable_tokens'] IS NOT NULL
@@ -48,7 +48,8 @@ WITH told AS (
         max(end_ns) FILTER (op = 'queue') AS left_queue_ns,
         bool_or(op = 'lock_wait' AND coalesce(outcome IN ('failed', 'timeout', 'cancelled'), false))
             AS refused
-    FROM span WHERE op IN ('queue', 'blend', 'lock_wait') AND request_id IS NOT NULL GROUP BY request_id
+    FROM span WHERE op IN ('queue', 'blend', 'lock_wait') AND request_id IS NOT NULL
+        AND evidence IS DISTINCT FROM 'predicted' GROUP BY request_id
 ), granule AS (
     SELECT identity_id, min(TRY_CAST(value AS BIGINT)) AS block FROM identity
     WHERE field = 'block_size' AND TRY_CAST(value AS BIGINT) > 0 GROUP BY identity_id

@@ -4,7 +4,7 @@
     failed, reason expired, or a lock  -> lock       its protection ran out, or was not given
     failed, any other reason           -> failed     io, timeout, unhealthy, no room to land
 
-A load without a count of what it lost may have lost all: its limit is LIMIT.
+A forecast is no load. A load without a count of what it lost may have lost all: its limit is LIMIT.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ WITH own AS (
         t.observer = 'scheduler' AND t.outcome IN ('failed', 'timeout')
             AND (a.admitted_ns IS NULL OR t.start_ns < a.admitted_ns) AS before_admission
     FROM transfer t LEFT JOIN admitted a USING (request_id)
-    WHERE t.op = 'load' AND t.request_id IN (SELECT request_id FROM asked)
+    WHERE t.op = 'load' AND t.evidence IS DISTINCT FROM 'predicted'
+        AND t.request_id IN (SELECT request_id FROM asked)
 ), each AS (
     SELECT *,
         CASE WHEN wrong THEN coalesce(usable, 0) WHEN over THEN least(usable, tokens) END
@@ -78,14 +79,14 @@ SELECT request_id,
     count(*) FILTER (tier_from IN ('gpu', 'unknown')) AS stores,
     min(coalesce(usable_ns, end_ns)) FILTER (tier_from IN ('gpu', 'unknown')) AS first_stored_ns
 FROM transfer
-WHERE op = 'store' AND request_id IN (SELECT request_id FROM asked)
+WHERE op = 'store' AND evidence IS DISTINCT FROM 'predicted' AND request_id IN (SELECT request_id FROM asked)
     AND coalesce(outcome, 'ok') NOT IN ('failed', 'timeout', 'cancelled', 'skipped')
 GROUP BY request_id
 """
 
 _TELLING = """
 CREATE OR REPLACE TEMP TABLE telling AS
-SELECT DISTINCT process FROM transfer WHERE op = 'load' AND process IS NOT NULL
+SELECT DISTINCT process FROM transfer WHERE op = 'load' AND evidence IS DISTINCT FROM 'predicted' AND process IS NOT NULL
 """
 """Processes that record loads: where one of them answered an inquiry and no load follows, there was none."""
 

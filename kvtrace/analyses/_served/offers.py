@@ -5,7 +5,7 @@
 
 inquired  its inquiries: what the first decisive one found, whether one ended in time
 routed    what a router saw when it first chose a worker; one decision may have several observers, and what a
-          simulated router saw was never there
+          simulated router saw was never there, nor what a forecast found
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WITH mine AS (
         list_transform(coalesce(members, []), lambda m: m.request_id), request_id))) AS request_id
     FROM (SELECT request_id, members, observer, attempt, start_ns, end_ns, span_id, found_tokens, outcome,
         reason, component, engine, process, attributes['asked_from_tokens'] IS NOT NULL AS from_hit
-        FROM span WHERE op = 'lookup')
+        FROM span WHERE op = 'lookup' AND evidence IS DISTINCT FROM 'predicted')
 ), ranked AS (
     SELECT m.*, coalesce(m.observer = 'scheduler', false) AS own,
         m.outcome IS DISTINCT FROM 'skipped' AND (a.again_ns IS NULL OR m.start_ns < a.again_ns) AS decides,

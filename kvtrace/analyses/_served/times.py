@@ -33,10 +33,11 @@ CREATE OR REPLACE TEMP TABLE piece AS
 WITH own AS (
     SELECT request_id, members, process, start_ns, end_ns, start_ns AS asked_ns, end_ns AS done_ns,
         CASE op WHEN 'lock_wait' THEN 'lock' ELSE 'hold' END AS kind, op <> 'hold' AS waits
-    FROM span WHERE op IN ('lock_wait', 'hold')
+    FROM span WHERE op IN ('lock_wait', 'hold') AND evidence IS DISTINCT FROM 'predicted'
     UNION ALL
     SELECT request_id, members, process, start_ns, end_ns, start_ns, end_ns, 'lookup', true FROM lookup
-    WHERE end_ns > start_ns OR end_ns IS NULL OR attributes['log_line'] IS NULL
+    WHERE (end_ns > start_ns OR end_ns IS NULL OR attributes['log_line'] IS NULL)
+        AND evidence IS DISTINCT FROM 'predicted'
     UNION ALL
     SELECT request_id, members, process, start_ns, end_ns, coalesce(submit_ns, start_ns),
         coalesce(usable_ns, end_ns),
@@ -51,7 +52,7 @@ WITH own AS (
             WHEN tier_from = 'unknown' OR tier_to = 'unknown' THEN 'maybe'
             WHEN tier_from = 'disk' OR tier_to = 'disk' THEN 'below' ELSE 'other' END,
         op = 'load'
-    FROM copy
+    FROM copy WHERE evidence IS DISTINCT FROM 'predicted'
 ), each AS (
     SELECT process, kind, waits, start_ns, end_ns, asked_ns, done_ns, unnest(list_distinct(list_append(
         list_transform(coalesce(members, []), lambda m: m.request_id), request_id))) AS request_id
@@ -127,6 +128,7 @@ _WATCHED = """
 CREATE OR REPLACE TEMP TABLE watched AS
 WITH asking AS (
     SELECT DISTINCT engine FROM span WHERE op = 'lookup' AND observer = 'scheduler' AND engine IS NOT NULL
+        AND evidence IS DISTINCT FROM 'predicted'
 )
 SELECT coalesce(r.own_engine, '') AS engine, coalesce(bool_or(r.own_engine IN (FROM asking)), false) AS asks,
     count(l.lock_ns) > 0 AS locks, count(l.hold_ns) > 0 AS holds, count(l.d2h_ns) > 0 AS d2h,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kvtrace.analyses._served import served
 from kvtrace.analyses.verdict import COLUMNS, verdict
 from tests.rows import write_run
 from tests.unit.analyses.break_even_rows import GIB, MS, copied, loading, others, world
@@ -217,3 +218,26 @@ def test_an_open_load_is_no_doubt_where_all_that_was_selected_was_used(tmp_path:
     late = copied(500, GIB, 40, 20, outcome="open") | {"end_ns": None}
     row = answered(world(tmp_path, *loading(1000, copied(500, GIB, 10, 20), late), *others()))
     assert (row["still_there"], row["still_there_basis"]) == ("yes", "1000 tokens read and used")
+
+
+# told     |request|  |a forecast: lookup, load|        nobody saw one
+def test_what_was_only_forecast_was_neither_found_nor_read(tmp_path: Path) -> None:
+    load = copied(1000, GIB, evidence="predicted")
+    asked_for = scheduler("lookup", 5 * MS, 6 * MS, found_tokens=1000, outcome="ok", evidence="predicted")
+    run = world(tmp_path, ARRIVAL, asked_for, load)
+    assert not verdict(run).height
+    (facts,) = served(run).to_dicts()
+    assert (facts["loads"], facts["found"], facts["inquiries"]) == (0, None, 0)
+    assert facts["h2d_ns"] is facts["lookup_wait_ns"] is facts["moved"] is None
+    (asked_alone,) = served(run, ("r0",)).to_dicts()
+    assert asked_alone == facts
+
+
+def test_a_forecast_beside_a_load_adds_nothing_to_it(tmp_path: Path) -> None:
+    load = copied(1000, GIB, took_ms=60)
+    forecasts = [copied(1000, GIB, 100, 900, "disk->host", evidence="predicted"),
+                 copied(500, GIB, 80, 10, outcome="failed", reason="not_found", evidence="predicted"),
+                 copied(500, GIB, 80, 10, "gpu->host", op="store", evidence="predicted")]  # fmt: skip
+    alone = served(world(tmp_path / "alone", *loading(1000, load), *others()), ())
+    both = served(world(tmp_path / "both", *loading(1000, load, *forecasts), *others()), ())
+    assert both.equals(alone)
