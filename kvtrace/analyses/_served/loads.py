@@ -20,7 +20,7 @@ _MOVED = """
 CREATE OR REPLACE TEMP TABLE moved AS
 WITH own AS (
     SELECT t.*, TRY_CAST(t.attributes['usable_tokens'] AS BIGINT) AS usable,
-        a.again_ns IS NULL OR t.start_ns < a.again_ns AS first,
+        a.again_ns IS NULL OR t.start_ns IS NULL OR t.start_ns < a.again_ns AS first,
         t.tier_to IN ('gpu', 'unknown') AS lands,
         coalesce(t.end_ns IS NOT NULL OR (t.start_ns IS NULL AND t.outcome = 'ok'), false) AS over,
         coalesce(t.outcome IN ('failed', 'timeout', 'cancelled', 'skipped'), false) AS wrong,
@@ -70,7 +70,8 @@ SELECT
 FROM each GROUP BY request_id
 """
 """`least(usable, tokens)` is the tokens where nobody counted the usable ones. What a failed load carried is
-what was usable of it. A load without any time is over where its engine counts what it used of it."""
+what was usable of it. A load without any time is over where its engine counts what it used of it, and one of
+the first admission."""
 
 _STORED = """
 CREATE OR REPLACE TEMP TABLE stored AS
@@ -86,7 +87,8 @@ GROUP BY request_id
 
 _TELLING = """
 CREATE OR REPLACE TEMP TABLE telling AS
-SELECT DISTINCT process FROM transfer WHERE op = 'load' AND evidence IS DISTINCT FROM 'predicted' AND process IS NOT NULL
+SELECT DISTINCT process FROM transfer
+WHERE op = 'load' AND evidence IS DISTINCT FROM 'predicted' AND process IS NOT NULL
 """
 """Processes that record loads: where one of them answered an inquiry and no load follows, there was none."""
 

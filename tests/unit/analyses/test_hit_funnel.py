@@ -288,6 +288,15 @@ def test_later_admissions_are_recomputed_tokens(tmp_path: Path) -> None:
     assert (row["loaded"], row["computed"], row["recomputed"]) == (1280, 256, PROMPT)
 
 
+def test_a_load_without_times_is_one_of_the_first_admission(tmp_path: Path) -> None:
+    untimed = loaded(1280) | {"start_ns": None, "end_ns": None}
+    row = funnel(
+        tmp_path, asked(0, 1280), lookup(1280), untimed, prefill(1280, 256),
+        scheduler("queue", 65, 70, reason="preempted"), prefill(0, PROMPT, 75),
+    )  # fmt: skip
+    assert (row["moved"], row["loaded"]) == (1280, 1280)
+
+
 @pytest.mark.parametrize("op", ["lookup", "load", "route", "members", "key"])
 def test_an_id_that_no_request_row_names_has_a_row(tmp_path: Path, op: str) -> None:
     spans = {
