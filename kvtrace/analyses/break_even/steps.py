@@ -3,6 +3,7 @@
     step   |------- 1 -------|
     step            |------- 2 ------|     counts from the end of 1: they run one after the other
     wait         |--|                      not computing: taken out of 1
+    rank 1  |------- 1 -------|            the same members while 1 runs: it is 1, as another rank saw it
 
 tokens = those that the step computes, of all its members. work = the pairs of tokens that attention meets:
 of t tokens after c others t * (c + t / 2).
@@ -29,10 +30,16 @@ WITH told AS (
         CASE WHEN observer = 'scheduler' THEN 0 ELSE 1 END AS preference
     FROM span
     WHERE op = 'step' AND end_ns >= start_ns AND start_ns >= 0 AND evidence IS DISTINCT FROM 'predicted'
+), chosen AS (
+    SELECT * FROM told QUALIFY preference = min(preference) OVER (PARTITION BY engine)
+), once AS (
+    SELECT * FROM chosen QUALIFY start_ns >= coalesce(max(end_ns) OVER (
+        PARTITION BY engine, hash(members) ORDER BY start_ns, end_ns
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), start_ns)
 ), ordered AS (
     SELECT *, max(end_ns) OVER (PARTITION BY engine ORDER BY start_ns, end_ns
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before_ns
-    FROM told QUALIFY preference = min(preference) OVER (PARTITION BY engine)
+    FROM once
 )
 SELECT engine, greatest(start_ns, coalesce(before_ns, start_ns)) AS start_ns, end_ns,
     list_sum(list_transform(members, lambda m: m.scheduled_tokens::DOUBLE)) AS tokens,

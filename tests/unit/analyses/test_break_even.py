@@ -146,6 +146,19 @@ def test_steps_that_overlap_count_one_after_the_other(tmp_path: Path) -> None:
     assert row["recompute_estimate_ns"] == 100 * MS
 
 
+#  rank 0  |--- p0 ---|
+#  rank 1   |--- p0 ---|         one step, not a second one of 1 ms
+def test_a_step_that_two_ranks_tell_is_one_step(tmp_path: Path) -> None:
+    ranks = [
+        row | {"observer": "worker", "process": f"e0/w{rank}", "start_ns": row["start_ns"] + rank * MS,
+               "end_ns": row["end_ns"] + rank * MS}
+        for row in [loading(1000)[-1], *others()] for rank in (0, 1)
+    ]  # fmt: skip
+    row = one(world(tmp_path, *loading(1000, copied(1000, GIB))[:-1], *ranks))
+    assert row["recompute_estimate_ns"] == 100 * MS
+    assert row["basis"].endswith("by 9 prefill steps")
+
+
 def test_noise_of_the_steps_is_the_error_of_the_estimate(tmp_path: Path) -> None:
     rows = others(SIZES_TWICE)
     for place, row in enumerate(rows):
