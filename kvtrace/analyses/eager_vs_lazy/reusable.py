@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.analyses.store_lag import store_lag
+import polars as pl
+
+from kvtrace.analyses.store_lag.stores import MOVING
 from kvtrace.run.derived import spilling
 
 if TYPE_CHECKING:
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
 _LASTS = """
 SELECT max(greatest(start_ns, end_ns, submit_ns, usable_ns, first_token_ns))::HUGEINT
     - min(start_ns) FILTER (op = 'request') FROM span
+"""
+
+_OPEN = """
+SELECT DISTINCT m.request_id FROM moving m JOIN lag l USING (request_id)
+WHERE m.good AND m.complete_ns IS NULL AND l.finished_ns IS NOT NULL
 """
 
 _SHARES = """
@@ -35,14 +42,15 @@ WITH record AS (
     FROM first_key JOIN stay USING (key_space, key) GROUP BY request_id
 ), known AS (
     SELECT l.request_id, l.finished_ns, least(e.last_ns, l.finished_ns::HUGEINT + $horizon) AS stop_ns,
-        CASE WHEN l.never_stored THEN NULL
+        CASE WHEN l.never_stored OR o.request_id IS NOT NULL AND l.lag_ns IS NULL THEN NULL
+            WHEN o.request_id IS NOT NULL THEN greatest(l.finished_ns, l.published_ns)
             WHEN l.completed_ns IS NULL THEN l.finished_ns
             ELSE greatest(l.finished_ns, coalesce(l.published_ns, l.completed_ns)) END AS from_ns,
         CASE WHEN g.is_gone THEN g.gone_ns END AS gone_ns, g.request_id IS NOT NULL AS ends_known
     FROM lag l JOIN request r USING (request_id) JOIN record e ON e.engine = r.engine
-    LEFT JOIN gone g USING (request_id)
-    WHERE l.finished_ns IS NOT NULL AND l.never_stored IS NOT NULL
-        AND NOT (NOT l.never_stored AND l.completed_ns IS NULL AND coalesce(l.stored_tokens, 1) > 0)
+    LEFT JOIN gone g USING (request_id) LEFT JOIN still_open o USING (request_id)
+    WHERE l.finished_ns IS NOT NULL AND (o.request_id IS NOT NULL OR l.never_stored IS NOT NULL
+        AND NOT (NOT l.never_stored AND l.completed_ns IS NULL AND coalesce(l.stored_tokens, 1) > 0))
 )
 SELECT count(*) FILTER (stop_ns > finished_ns) AS requests, count(*) FILTER (ends_known) AS ends_known,
     sum(greatest(0, least(stop_ns, coalesce(gone_ns, stop_ns)) - from_ns)::DOUBLE)
@@ -57,11 +65,29 @@ def lasted(run: Run) -> int | None:
     return None if found is None or found < 0 else int(found)
 
 
-def reusable_share(run: Run, horizon_ns: int) -> tuple[float | None, int, int]:
-    """The share, of how many requests, and of how many of these a removal of their keys would be known."""
+def still_open(run: Run, lag: pl.DataFrame) -> pl.DataFrame:
+    """Which requests are over while a store of theirs is not: none of these has told when it is complete.
+
+    lag: the rows of `store_lag`.
+    """
     connection = spilling(run)
     try:
-        connection.register("lag", store_lag(run).to_arrow())
+        connection.execute(MOVING)
+        connection.register("lag", lag.to_arrow())
+        return pl.DataFrame(connection.sql(_OPEN).to_arrow_table())
+    finally:
+        connection.close()
+
+
+def reusable_share(run: Run, horizon_ns: int, lag: pl.DataFrame) -> tuple[float | None, int, int]:
+    """The share, of how many requests, and of how many of these a removal of their keys would be known.
+
+    lag: the rows of `store_lag`. A store that is open at the end made nothing reusable until then.
+    """
+    connection = spilling(run)
+    try:
+        connection.register("lag", lag.to_arrow())
+        connection.register("still_open", still_open(run, lag).to_arrow())
         ((requests, ends_known, share),) = connection.sql(_SHARES, params={"horizon": horizon_ns}).fetchall()
     finally:
         connection.close()

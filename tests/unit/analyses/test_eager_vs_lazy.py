@@ -163,6 +163,51 @@ def test_what_was_there_already_is_no_stale_store(tmp_path: Path) -> None:
     assert one(run, "stale_ratio") == Found(0.0, 1)
 
 
+def unended(folder: Path, complete: int) -> Run:
+    """Ten requests of 5, each stored 1 after its end; of the last ones the store is open at 1000."""
+    spans = []
+    for number in range(10):
+        at, name = 10 * number, f"r{number}"
+        end, outcome = (at + 8, "ok") if number < complete else (None, "open")
+        stored = store(at + 6, end, queued_ns=at, **SHIM, outcome=outcome)
+        spans += [*named(name, request(at, at + 5), stored), step(at, at + 5, name)]
+    return drawn(folder, "lazy", *spans, scheduler("health", 0, 1000, reason="healthy", request_id=None))
+
+
+def test_stores_that_are_open_at_the_end_are_later_than_all(tmp_path: Path) -> None:
+    """One of ten is complete, 3 after its finish: neither the median nor the 90th percentile is known."""
+    found = measured(unended(tmp_path, 1), 10**6)
+    for measure in ("reuse_delay_p50_ns", "reuse_delay_p90_ns"):
+        assert (found[measure].value, found[measure].rows) == (None, 10)
+        assert "stores of 9 of 10 requests were open at the end" in (found[measure].remark or "")
+    assert found["never_stored_ratio"] == Found(0.0, 1, "9 more whose stores were open at the end")
+    windows = sum(1000 - 10 * number - 5 for number in range(10))
+    share = found["reusable_time_ratio"]
+    assert (share.value, share.rows) == (pytest.approx((1000 - 8) / windows), 10)
+
+
+def test_a_quantile_below_the_open_stores_is_known(tmp_path: Path) -> None:
+    """Nine of ten are complete: the 90th percentile of ten is the ninth."""
+    found = measured(unended(tmp_path, 9), 10**6)
+    assert [found[f"reuse_delay_p{percent}_ns"].value for percent in (50, 90)] == [3.0, 3.0]
+
+
+def test_where_every_store_is_open_no_fate_is_known_and_the_count_is_said(tmp_path: Path) -> None:
+    found = measured(unended(tmp_path, 0), 10**6)
+    assert found["never_stored_ratio"].value is None
+    assert "10 more whose stores were open at the end" in (found["never_stored_ratio"].remark or "")
+    assert found["reusable_time_ratio"].value == 0.0
+
+
+def test_a_request_with_one_store_of_two_open_is_not_reusable_yet(tmp_path: Path) -> None:
+    run = drawn(tmp_path, "half", request(0, 100), store(60, 80, **SHIM), store(90, None, **SHIM),
+                scheduler("health", 0, 300, reason="healthy", request_id=None))  # fmt: skip
+    found = measured(run, 300)
+    assert found["reuse_delay_p50_ns"].value is None
+    assert found["never_stored_ratio"] == Found(0.0, 1)
+    assert found["reusable_time_ratio"].value == 0.0
+
+
 def test_lost_records_of_stores_make_a_lower_bound(tmp_path: Path) -> None:
     lost = eager(tmp_path, loss=[{"source": "s", "cause": "dropped", "op": "store", "count": 3}])
     assert (
