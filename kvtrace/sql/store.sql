@@ -13,14 +13,16 @@ WITH dropped AS (
 SELECT
     run_id, op, request_id, transfer_id, name, start_ns, end_ns, submit_ns, usable_ns, tier_from, tier_to,
     component, state_kind, tokens, bytes, blocks, attempt, queued_ns, identity_id,
-    outcome, reason, engine, process, observer, evidence, trace_id, span_id, bucket, clock, attribution, attributes
+    outcome, reason, engine, process, observer, evidence, trace_id, span_id, bucket, clock, attribution, members,
+    attributes
 FROM transfer
 WHERE op = 'store'
 UNION ALL
 SELECT
     run_id, op, request_id, transfer_id, name, start_ns, end_ns, submit_ns, usable_ns, tier_from, tier_to,
     component, state_kind, tokens, bytes, blocks, attempt, queued_ns, identity_id,
-    outcome, reason, engine, process, observer, evidence, trace_id, span_id, bucket, clock, attribution, attributes
+    outcome, reason, engine, process, observer, evidence, trace_id, span_id, bucket, clock, attribution, members,
+    attributes
 FROM dropped
 WHERE transfer_id IS NULL
 UNION ALL
@@ -33,7 +35,8 @@ SELECT
     CASE WHEN count(DISTINCT reason) > 1 THEN 'unknown' ELSE any_value(reason) END,
     arg_min(engine, began), arg_min(process, began), any_value(observer), arg_min(evidence, began),
     arg_min(trace_id, began), arg_min(span_id, began), any_value(bucket), arg_min(clock, began),
-    arg_min(attribution, began), arg_min(attributes, began)
+    arg_min(attribution, began), arg_min(members, began),
+    arg_min(attributes, began)
 FROM (SELECT *, coalesce(start_ns, 0) AS began FROM nearest)
 GROUP BY request_id, transfer_id, tier_from, tier_to;
 

@@ -74,18 +74,22 @@ def asked(spans: list[Row], horizon: int) -> dict[str, float | None]:
 
 
 def walked(world: list[Kept], horizon: int) -> dict[str, float | None]:
-    """Instant by instant. A request is over; one with an open store says nothing about its end."""
+    """Instant by instant. A request is over; one with an open store is later than all."""
     decided = [tokens for one in world for *_, tokens in one.stores] + [t for one in world for t in one.stale]
     stale = sum(tokens for one in world for tokens in one.stale)
     writes = sum(good for one in world for _, _, good, _ in one.stores)
     ready: list[tuple[Kept, int | None]] = []
+    unended = 0
     fates: list[bool] = []
     for one in world:
         good = [end for _, end, good, _ in one.stores if good]
         ends = [end for end in good if end is not None]
         if good and None not in good:
             ready.append((one, max(ends)))
-        elif not good and decided:
+        elif good:
+            unended += 1
+            ready.append((one, None))
+        elif decided:
             ready.append((one, None))
         if ends or (not good and decided):
             fates.append(not ends)
@@ -94,14 +98,19 @@ def walked(world: list[Kept], horizon: int) -> dict[str, float | None]:
         window = range(one.end, min(LAST, one.end + horizon))
         windows += len(window)
         usable += sum(at is not None and tick >= at for tick in window)
-    after = sorted(at - one.end for one, at in ready if at is not None)
     return {
         "writes_per_request": writes / len(world) if decided else None,
         "stale_ratio": stale / sum(decided) if decided else None,
-        "reuse_delay_p50_ns": float(after[(len(after) + 1) // 2 - 1]) if after else None,
+        "reuse_delay_p50_ns": half(sorted(at - one.end for one, at in ready if at is not None), unended),
         "never_stored_ratio": sum(fates) / len(fates) if fates else None,
         "reusable_time_ratio": usable / windows if windows else None,
     }
+
+
+def half(after: list[int], unended: int) -> float | None:
+    """The first that half of all are not above; no number where it is one that has not ended."""
+    place = (len(after) + unended + 1) // 2
+    return float(after[place - 1]) if 0 < place <= len(after) else None
 
 
 @settings(max_examples=6, deadline=None)

@@ -68,13 +68,15 @@ def eager_vs_lazy(eager: Run, lazy: Run) -> pl.DataFrame:
 
     A write is a store of one request that leaves the GPU; the hop from the host to a disk is none. Means of
     times are over requests whose exposure is exact and not censored. A reuse delay is of requests whose
-    stores completed; what never completed has none, and is in never_stored_ratio. stale_ratio leaves out what
+    stores completed, or were open at the end of the run: these count as later than all others, and a quantile
+    that falls on one of them is null. What was never stored has none, and is in never_stored_ratio, which
+    leaves out and counts what was open. stale_ratio leaves out what
     was dropped because it was there already. reusable_time_ratio is sum of time reusable / sum of windows: a
     request's window begins at its finish and ends at its engine's last record, or earlier, so that it is no
     longer than the shorter of both runs lasted; in it, state is reusable from the completion (publication) of
     its stores on, or at once where it was there already, to the removal of the last copy of its first key
-    where removals were recorded. One whose state was never stored counts with 0, one of which that is unknown
-    not at all.
+    where removals were recorded. One whose state was never stored, or whose stores are open, counts with 0,
+    one of which that is unknown not at all.
 
     Both runs must tell the same engine, model, dtype, block and chunk size, parallel layout and version,
     wherever the same source tells them; what only one of them tells is not compared. The work need not be the

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from kvtrace.analyses.blockers import blockers
-from kvtrace.analyses.eager_vs_lazy.reusable import lasted, reusable_share
+from kvtrace.analyses.eager_vs_lazy.reusable import lasted, reusable_share, still_open
 from kvtrace.analyses.exposure import exposure
 from kvtrace.analyses.hold import hold
 from kvtrace.analyses.missed_by_lag import missed_by_lag
@@ -131,31 +131,49 @@ def waits(run: Run, lag: pl.DataFrame) -> dict[str, Found]:
 def delays(run: Run, lag: pl.DataFrame, horizon_ns: int) -> dict[str, Found]:
     """When state became reusable, and for how much of the time after."""
     ((asked,),) = run.connection().sql(_ASKED).fetchall()
-    after = lag["lag_ns"].drop_nulls().sort()
     late = missed_by_lag(run)["tokens"]
     known = asked > 0 and not late.null_count()
+    unended = lag.join(still_open(run, lag), on="request_id", how="semi")
+    unsure = unended["never_stored"].null_count()
     fates = lag["never_stored"].drop_nulls().cast(pl.Int64)
-    share, requests, ends_known = reusable_share(run, horizon_ns)
+    share, requests, ends_known = reusable_share(run, horizon_ns, lag)
     upper = (
         f"removals were recorded for {ends_known} of {requests} requests, of the others it is an upper bound"
     )
+    more = f"{unsure} more whose stores were open at the end" if unsure else None
     return {
-        "reuse_delay_p50_ns": _quantile(after, 50) if len(after) else NO_END,
-        "reuse_delay_p90_ns": _quantile(after, 90) if len(after) else NO_END,
+        "reuse_delay_p50_ns": _delay(lag["lag_ns"], unended["lag_ns"].null_count(), 50),
+        "reuse_delay_p90_ns": _delay(lag["lag_ns"], unended["lag_ns"].null_count(), 90),
         "missed_tokens_per_lookup": _mean(late, asked) if known else NO_KEYS,
-        "never_stored_ratio": _mean(fates, len(fates)) if len(fates) else NO_FATE,
+        "never_stored_ratio": _mean(fates, len(fates), more) if len(fates) else _said(NO_FATE, more),
         "reusable_time_ratio": NO_FATE
         if share is None
         else Found(share, requests, upper if ends_known < requests else None),
     }
 
 
-def _quantile(values: pl.Series, percent: int) -> Found:
-    """The smallest value that at least so many percent of all are not above; of sorted values."""
-    place = -(-len(values) * percent // 100)
-    return Found(float(values[place - 1]), len(values))
+def _delay(values: pl.Series, unended: int, percent: int) -> Found:
+    """The smallest delay that at least so many percent of all are not above.
+
+    unended: requests whose stores were open at the end, which count as later than all; where it is one of
+    these that has the place, it is not known.
+    """
+    after = values.drop_nulls().sort()
+    every = len(after) + unended
+    if not every:
+        return NO_END
+    place = -(-every * percent // 100)
+    remark = (
+        f"stores of {unended} of {every} requests were open at the end: later than all" if unended else None
+    )
+    return Found(float(after[place - 1]) if place <= len(after) else None, every, remark)
 
 
-def _mean(values: pl.Series, rows: int) -> Found:
+def _said(found: Found, more: str | None) -> Found:
+    """With a second remark."""
+    return Found(found.value, found.rows, f"{found.remark}; {more}" if more else found.remark)
+
+
+def _mean(values: pl.Series, rows: int, remark: str | None = None) -> Found:
     """Over all, those without any of it included."""
-    return Found(float(values.sum()) / rows, rows)
+    return Found(float(values.sum()) / rows, rows, remark)

@@ -43,12 +43,13 @@ WITH storing AS (
         UNION ALL SELECT request_id FROM brought UNION ALL SELECT request_id FROM waiting)
     UNION SELECT engine FROM health
     UNION SELECT engine FROM block WHERE tier NOT IN ('gpu', 'unknown') AND engine IS NOT NULL
+), seen AS (
+    SELECT request_id, start_ns, end_ns, engine FROM request WHERE evidence IS DISTINCT FROM 'predicted'
 ), asked AS (
-    SELECT request_id, start_ns, end_ns, engine FROM request
-    WHERE engine IN (FROM tiered) OR request_id IN (FROM storing)
+    FROM seen WHERE engine IN (FROM tiered) OR request_id IN (FROM storing)
     UNION ALL
     SELECT request_id, NULL::BIGINT, NULL::BIGINT, NULL FROM storing
-    WHERE request_id NOT IN (SELECT request_id FROM request)
+    WHERE request_id NOT IN (SELECT request_id FROM seen)
 ), moved AS (
     SELECT
         request_id, min(queued_ns) AS queued_ns, min(submit_ns) FILTER (op = 'store') AS submitted_ns,
@@ -141,10 +142,10 @@ def store_lag(run: Run) -> pl.DataFrame:
     """How long after a request finished is its state stored, visible, and reusable?
 
     A row a request of an engine that has something to store to: a store, a drop, a lookup, a hold for a
-    store, a health row or events of keys beyond the GPU say so. Only the hop that leaves the GPU counts; one
-    further down moves what was reusable before. Where no store was recorded, events of the request's keys
-    stand for it: what was stored beyond the GPU after the request began, and before another request with the
-    same key did (Dynamo's host tier).
+    store, a health row or events of keys beyond the GPU say so; one that was only simulated has none. Only
+    the hop that leaves the GPU counts; one further down moves what was reusable before. Where no store was
+    recorded, events of the request's keys stand for it: what was stored beyond the GPU after the request
+    began, and before another request with the same key did (Dynamo's host tier).
 
     never_stored is true when the request is over, no store of it ended well and none is open; false also
     where there was nothing to store: its keys were there, or its prompt has none. It is null where that

@@ -32,7 +32,7 @@ _ASKED = """
 CREATE OR REPLACE TEMP TABLE asked_key AS
 SELECT k.key_space, k.key, r.request_id, r.start_ns, r.engine, max(k.tokens) AS tokens
 FROM request_key k JOIN request r USING (request_id)
-WHERE coalesce(k.attempt, 1) = 1 AND r.start_ns IS NOT NULL
+WHERE coalesce(k.attempt, 1) = 1 AND r.start_ns IS NOT NULL AND r.evidence IS DISTINCT FROM 'predicted'
 GROUP BY ALL
 """
 

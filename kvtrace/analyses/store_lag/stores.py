@@ -12,11 +12,12 @@ CREATE OR REPLACE TEMP TABLE moving AS
 WITH row AS (
     SELECT op, request_id, members, tokens, tier_from, queued_ns, submit_ns, start_ns, end_ns, usable_ns,
         outcome, reason, attributes
-    FROM transfer WHERE op = 'store'
+    FROM transfer WHERE op = 'store' AND evidence IS DISTINCT FROM 'predicted'
     UNION ALL
     SELECT op, request_id, members, tokens, tier_from, queued_ns, submit_ns, start_ns, end_ns, usable_ns,
         outcome, reason, attributes
-    FROM span WHERE op = 'drop' AND (end_ns IS NULL OR end_ns >= start_ns)
+    FROM store  -- the noun: ranks, client and server tell of the same drop
+    WHERE op = 'drop' AND (end_ns IS NULL OR end_ns >= start_ns) AND evidence IS DISTINCT FROM 'predicted'
 ), served AS (
     SELECT * EXCLUDE (members, request_id), unnest(members).request_id AS request_id,
         unnest(members).scheduled_tokens AS own_tokens
@@ -38,6 +39,7 @@ SELECT request_id, op, own_tokens AS tokens, queued_ns, coalesce(submit_ns, star
 FROM first_hop
 """
 """A store that goes further down (host to disk) moves what left the GPU before: it counts only alone.
+What a simulation stores is no store.
 
 only_drops: a line of a log tells it; a log that tells of drops need not tell of stores.
 """

@@ -8,6 +8,7 @@ import pytest
 from kvtrace.analyses.eager_vs_lazy import COLUMNS, MEASURES, eager_vs_lazy
 from kvtrace.analyses.eager_vs_lazy.comparable import require_comparable
 from kvtrace.analyses.eager_vs_lazy.measures import NO_DROPS, Found, measured
+from kvtrace.analyses.store_lag import store_lag
 from kvtrace.cli import main
 from kvtrace.errors import NotComparableError, UsageError
 from tests.rows import write_run
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 SHIM = {"evidence": "shim", "tokens": 16}
+YEAR = 1_790_000_000 * 10**9
 SPACE = "lmcache:unknown:m"
 EAGER_SETTINGS = {"kv_connector": "LMCacheMPConnector", "block_size": "128"}
 LAZY_SETTINGS = EAGER_SETTINGS | {"kv_connector.lmcache.mp.lazy_offload": "true"}
@@ -161,6 +163,96 @@ def test_what_was_there_already_is_no_stale_store(tmp_path: Path) -> None:
     there = scheduler("drop", 60, 60, reason="duplicate", **SHIM)
     run = drawn(tmp_path, "there", request(), there, store(60, 90, **SHIM))
     assert one(run, "stale_ratio") == Found(0.0, 1)
+
+
+def unended(folder: Path, complete: int) -> Run:
+    """Ten requests of 5, each stored 1 after its end; of the last ones the store is open at 1000."""
+    spans = []
+    for number in range(10):
+        at, name = 10 * number, f"r{number}"
+        end, outcome = (at + 8, "ok") if number < complete else (None, "open")
+        stored = store(at + 6, end, queued_ns=at, **SHIM, outcome=outcome)
+        spans += [*named(name, request(at, at + 5), stored), step(at, at + 5, name)]
+    return drawn(folder, "lazy", *spans, scheduler("health", 0, 1000, reason="healthy", request_id=None))
+
+
+def test_stores_that_are_open_at_the_end_are_later_than_all(tmp_path: Path) -> None:
+    """One of ten is complete, 3 after its finish: neither the median nor the 90th percentile is known."""
+    found = measured(unended(tmp_path, 1), 10**6)
+    for measure in ("reuse_delay_p50_ns", "reuse_delay_p90_ns"):
+        assert (found[measure].value, found[measure].rows) == (None, 10)
+        assert "stores of 9 of 10 requests were open at the end" in (found[measure].remark or "")
+    assert found["never_stored_ratio"] == Found(0.0, 1, "9 more whose stores were open at the end")
+    windows = sum(1000 - 10 * number - 5 for number in range(10))
+    share = found["reusable_time_ratio"]
+    assert (share.value, share.rows) == (pytest.approx((1000 - 8) / windows), 10)
+
+
+def test_a_quantile_below_the_open_stores_is_known(tmp_path: Path) -> None:
+    """Nine of ten are complete: the 90th percentile of ten is the ninth."""
+    found = measured(unended(tmp_path, 9), 10**6)
+    assert [found[f"reuse_delay_p{percent}_ns"].value for percent in (50, 90)] == [3.0, 3.0]
+
+
+def test_where_every_store_is_open_no_fate_is_known_and_the_count_is_said(tmp_path: Path) -> None:
+    found = measured(unended(tmp_path, 0), 10**6)
+    assert found["never_stored_ratio"].value is None
+    assert "10 more whose stores were open at the end" in (found["never_stored_ratio"].remark or "")
+    assert found["reusable_time_ratio"].value == 0.0
+
+
+def test_a_request_with_one_store_of_two_open_is_not_reusable_yet(tmp_path: Path) -> None:
+    run = drawn(tmp_path, "half", request(0, 100), store(60, 80, **SHIM), store(90, None, **SHIM),
+                scheduler("health", 0, 300, reason="healthy", request_id=None))  # fmt: skip
+    found = measured(run, 300)
+    assert found["reuse_delay_p50_ns"].value is None
+    assert found["never_stored_ratio"] == Found(0.0, 1)
+    assert found["reusable_time_ratio"].value == 0.0
+
+
+def stored_once(folder: Path, *more: Row) -> Run:
+    """One request of a second in 2026, and its store."""
+    own = [request(YEAR, YEAR + 10**9), store(YEAR + 6 * 10**8, YEAR + 8 * 10**8, **SHIM)]
+    return drawn(folder, "dated", *own, *more)
+
+
+@pytest.mark.parametrize("more", [
+    request(5, 5 + 10**9, observer="worker", evidence="native"),
+    request(5, 5 + 10**9, request_id="r1"),
+    request(YEAR - 10**9, YEAR + 9 * 10**9, request_id="simulated", evidence="predicted"),
+    request(5, 10**9, request_id="simulated", evidence="predicted"),
+])  # fmt: skip
+def test_a_run_lasts_from_its_first_dated_arrival_that_somebody_saw(tmp_path: Path, more: Row) -> None:
+    """Another clock's view, another clock's request or a simulated one: still one write a second."""
+    assert one(stored_once(tmp_path, more), "writes_per_s").value == 1.0
+
+
+def test_requests_of_a_clock_without_a_date_last_as_long_as_its_rows(tmp_path: Path) -> None:
+    late = scheduler("health", YEAR, YEAR + 10**9, reason="healthy", request_id=None)
+    run = drawn(tmp_path, "dateless", request(5, 10**9 + 5), store(6, 8, **SHIM), late)
+    assert one(run, "writes_per_s").value == 1.0
+
+
+def test_a_simulated_request_is_none_of_those_that_store(tmp_path: Path) -> None:
+    simulated = request(YEAR, YEAR + 10**9, request_id="simulated", evidence="predicted")
+    found = measured(stored_once(tmp_path, simulated), 10**9)
+    assert (found["writes_per_request"].value, found["never_stored_ratio"].value) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(("first", "second"), [
+    ({"rank": 0, "observer": "worker", "process": "e0/w0"},
+     {"rank": 1, "observer": "worker", "process": "e0/w1"}),
+    ({"observer": "client", "process": "c"}, {"observer": "server", "process": "s"}),
+])  # fmt: skip
+def test_a_drop_that_ranks_or_client_and_server_tell_is_one(tmp_path: Path, first: Row, second: Row) -> None:
+    """16 tokens stale of 32, not 32 of 48."""
+    stale = scheduler("drop", 250, 250, reason="stale", queued_ns=180, transfer_id="t1", **SHIM)
+    drops = [{**stale, "request_id": "r1", **each} for each in (first, second)]
+    run = drawn(tmp_path, "told", request(0, 100), store(60, 80, **SHIM), *drops,
+                *named("r1", request(100, 200)))  # fmt: skip
+    assert one(run, "stale_ratio").value == 0.5
+    skipped = store_lag(run).filter(request_id="r1")
+    assert skipped["skipped_tokens"].to_list() == [16]
 
 
 def test_lost_records_of_stores_make_a_lower_bound(tmp_path: Path) -> None:
