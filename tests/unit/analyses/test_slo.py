@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kvtrace.run import Run
 
 Row = dict[str, Any]
+S = 1_000_000_000
 
 
 def answer(run: Run, metric: str = "ttft_ns", **options: Any) -> list[tuple[int, int | None, int]]:
@@ -94,6 +95,24 @@ def test_times_between_tokens_come_from_steps(tmp_path: Path) -> None:
     assert answer(run, "itl_p99_ns", itl_p99_ns=30) == [(1, 1, 1)]
     assert answer(run, "itl_p99_ns", itl_p99_ns=29) == [(1, 0, 1)]
     assert answer(run, "itl_p50_ns", itl_p50_ns=20) == [(1, 1, 1)]
+
+
+def test_a_first_token_on_a_clock_without_a_date_is_no_time_after_the_arrival(tmp_path: Path) -> None:
+    """The front end is dated and saw no first token, the scheduler counts from its own start."""
+    dated = 1_790_000_000 * S
+    run = drawn(
+        tmp_path, request(dated, dated + S, None),
+        request(1_000, S, S // 2, observer="scheduler", process="e0/scheduler", evidence="native"),
+    )  # fmt: skip
+    assert answer(run, ttft_ns=S // 2) == [(0, None, 1)]
+    assert answer(run, ttft_ns=S) == [(1, 1, 0)], "it had finished by then"
+
+
+def test_a_request_that_ends_before_it_begins_took_nobody_knows_how_long(tmp_path: Path) -> None:
+    assert answer(drawn(tmp_path, served("a", 100, None, 40)), "e2e_ns", e2e_ns=50) == [(0, None, 1)]
+    steps = [step(at - 5, at, "a", out=1) for at in (10, 30)]
+    run = drawn(tmp_path / "steps", *steps, served("a", 100, None, 200))
+    assert answer(run, ttft_ns=50) == [(0, None, 1)]
 
 
 def test_a_simulated_request_is_in_no_row(tmp_path: Path) -> None:
