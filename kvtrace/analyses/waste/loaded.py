@@ -33,7 +33,8 @@ WITH place AS (
         AND (s.component = p.component OR starts_with(s.component, p.component || '.'))
     GROUP BY p.tier, p.component
 )
-SELECT m.* REPLACE (n.part AS component), w.again_ns IS NULL OR m.start_ns < w.again_ns AS first
+SELECT m.* REPLACE (n.part AS component),
+    w.again_ns IS NULL OR m.start_ns IS NULL OR m.start_ns < w.again_ns AS first
 FROM move m JOIN named n ON n.tier = m.tier AND n.component IS NOT DISTINCT FROM m.component
     LEFT JOIN wanted w USING (request_id)
 WHERE m.tier <> 'gpu'

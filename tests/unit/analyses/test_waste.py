@@ -222,6 +222,14 @@ def test_what_a_later_load_brings_again_is_loaded_twice(tmp_path: Path) -> None:
     assert (row["twice_tokens"], row["twice_bytes"], row["recomputed_tokens"]) == (40, 80, 0)
 
 
+def test_a_load_without_times_is_the_first_admissions(tmp_path: Path) -> None:
+    untimed = brought(10, 20, 60) | {"start_ns": None, "end_ns": None}
+    again = scheduler("queue", 41, 50, reason="preempted")
+    spans = [served(), untimed, step_of(30, 40, 80, 20), again, step_of(50, 60, 60, 40)]
+    (row,) = answer(tmp_path, *spans, request_key=keys_of("r0"))
+    assert (row["loads"], row["loaded_bytes"], row["judged_bytes"], row["judged_requests"]) == (1, 120, 120, 1)
+
+
 @pytest.mark.parametrize(("end", "twice"), [(100, 60), (39, 0)])
 def test_a_key_that_a_running_request_holds_is_loaded_twice(tmp_path: Path, end: int, twice: int) -> None:
     """r1 loads at 40 what r0 loaded at 10: twice while r0 runs, reuse once it is over."""
