@@ -227,7 +227,7 @@ def test_a_load_without_times_is_the_first_admissions(tmp_path: Path) -> None:
     again = scheduler("queue", 41, 50, reason="preempted")
     spans = [served(), untimed, step_of(30, 40, 80, 20), again, step_of(50, 60, 60, 40)]
     (row,) = answer(tmp_path, *spans, request_key=keys_of("r0"))
-    assert (row["loads"], row["loaded_bytes"], row["judged_bytes"], row["judged_requests"]) == (1, 120, 120, 1)
+    assert (row["loads"], row["judged_requests"], row["judged_bytes"]) == (1, 1, 120)
 
 
 @pytest.mark.parametrize(("end", "twice"), [(100, 60), (39, 0)])
@@ -239,6 +239,13 @@ def test_a_key_that_a_running_request_holds_is_loaded_twice(tmp_path: Path, end:
     ]  # fmt: skip
     keys = [*keys_of("r0"), *keys_of("r1")]
     assert parts(tmp_path, *spans, request_key=keys) == (120, 0, twice, 8)
+
+
+def test_of_a_load_without_times_nobody_knows_what_others_held(tmp_path: Path) -> None:
+    untimed = brought(40, 50, 60, "r1") | {"start_ns": None, "end_ns": None}
+    spans = [served(), brought(10, 20, 60), step_of(30, 35, 80, 20)]
+    spans += [served("r1", 36), untimed, step_of(60, 70, 80, 20, "r1")]
+    assert parts(tmp_path, *spans, request_key=[*keys_of("r0"), *keys_of("r1")]) == (120, 0, None, 8)
 
 
 def test_without_keys_nobody_knows_what_others_held(tmp_path: Path) -> None:
