@@ -192,8 +192,18 @@ def test_groups_are_the_runs_own_or_its_engines(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"ttft_ns": None, "itl_p99_ns": None}, {"ttft_ns": -1}, {"by": "tenant"}],
+    [
+        {"ttft_ns": None, "itl_p99_ns": None},
+        {"ttft_ns": -1},
+        {"ttft_ns": 2**63},
+        {"e2e_ns": 10**30},
+        {"by": "tenant"},
+    ],
 )
 def test_options_that_mean_nothing_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="slo: "):
         slo(write_run(tmp_path / "run"), **options)
+
+
+def test_a_target_may_be_as_long_as_64_bits_hold(tmp_path: Path) -> None:
+    assert answer(drawn(tmp_path, served("a", 0, 5, 9)), ttft_ns=2**63 - 1) == [(1, 1, 0)]
