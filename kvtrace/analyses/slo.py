@@ -25,6 +25,7 @@ COLUMNS = pl.Schema(
 )
 METRICS = ("ttft_ns", "itl_p50_ns", "itl_p99_ns", "e2e_ns")
 TTFT_NS, ITL_P99_NS = 2_000_000_000, 200_000_000
+MOST_NS = 2**63 - 1
 
 _REQUESTS = """
 WITH record AS (
@@ -92,12 +93,12 @@ def slo(
         censored: requests of which it is not known
 
     Raises:
-        UsageError: no target, a negative one, or `by` is something else.
+        UsageError: no target, a negative one, one beyond 64 bits, or `by` is something else.
     """
     targets = dict(zip(METRICS, (ttft_ns, itl_p50_ns, itl_p99_ns, e2e_ns), strict=True))
     asked = {metric: target for metric, target in targets.items() if target is not None}
-    if not asked or min(asked.values()) < 0:
-        raise UsageError("slo: give at least one target, and none below 0 ns.")
+    if not asked or min(asked.values()) < 0 or max(asked.values()) > MOST_NS:
+        raise UsageError("slo: give at least one target, none below 0 ns and none beyond 64 bits.")
     if by not in ("group", "engine", "verdict"):
         raise UsageError(f"slo: by must be group, engine or verdict, not {by}.")
     rows = _requests(run, by)

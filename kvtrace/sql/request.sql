@@ -1,7 +1,8 @@
 -- One row a request. Several observers may have seen it: our own eyes in the API process win over those in
 -- the scheduler, both over the engine's own span, and the earlier of two; what the winner does not know comes
 -- from the next. A simulated request tells nothing where somebody saw it, and one of a clock without a date
--- (before 1971, schema.vocabulary.FIRST_DATE_NS: it counts from its own start) tells its times where nobody else did.
+-- (before 1971, schema.vocabulary.FIRST_DATE_NS: it counts from its own start) tells its times where nobody else did:
+-- what then ends before it begins took nobody knows how long.
 CREATE VIEW request AS
 WITH seen AS (
     SELECT *, row_number() OVER (
@@ -21,8 +22,10 @@ SELECT
     arg_min(start_ns, preference) AS start_ns,
     arg_min(end_ns, preference) AS end_ns,
     arg_min(first_token_ns, preference) AS first_token_ns,
-    TRY_CAST(arg_min(first_token_ns, preference)::HUGEINT - arg_min(start_ns, preference) AS BIGINT) AS ttft_ns,
-    TRY_CAST(arg_min(end_ns, preference)::HUGEINT - arg_min(start_ns, preference) AS BIGINT) AS duration_ns,
+    CASE WHEN arg_min(first_token_ns, preference) >= arg_min(start_ns, preference)
+        THEN TRY_CAST(arg_min(first_token_ns, preference)::HUGEINT - arg_min(start_ns, preference) AS BIGINT) END AS ttft_ns,
+    CASE WHEN arg_min(end_ns, preference) >= arg_min(start_ns, preference)
+        THEN TRY_CAST(arg_min(end_ns, preference)::HUGEINT - arg_min(start_ns, preference) AS BIGINT) END AS duration_ns,
     arg_min(prompt_tokens, preference) AS prompt_tokens,
     arg_min(output_tokens, preference) AS output_tokens,
     arg_min(gpu_hit_tokens, preference) AS gpu_hit_tokens,
@@ -52,6 +55,6 @@ GROUP BY request_id;
 COMMENT ON VIEW request IS 'one row a request, from arrival to finish; several observers of it are merged';
 COMMENT ON COLUMN request.start_ns IS 'arrival, unix ns';
 COMMENT ON COLUMN request.end_ns IS 'finish, unix ns; null while open';
-COMMENT ON COLUMN request.ttft_ns IS 'first_token_ns - start_ns, ns; null when the front end gave no first token, or beyond 64 bits';
-COMMENT ON COLUMN request.duration_ns IS 'end_ns - start_ns, ns; null while open, or beyond 64 bits';
+COMMENT ON COLUMN request.ttft_ns IS 'first_token_ns - start_ns, ns; null when the front end gave no first token, when it is before the arrival (two clocks), or beyond 64 bits';
+COMMENT ON COLUMN request.duration_ns IS 'end_ns - start_ns, ns; null while open, when it is before the arrival (two clocks), or beyond 64 bits';
 COMMENT ON COLUMN request.observers IS 'how many spans say something about this request';

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMNS", "ledger", "table"]
 
-ALGORITHM = "1"
+ALGORITHM = "3"
 """Bumped whenever the ledger of the same run can come out differently."""
 
 COLUMNS = pl.Schema(
@@ -83,7 +83,8 @@ def ledger(run: Run, *, requests: tuple[str, ...] = ()) -> pl.DataFrame:
         block_hold_ns: how long its GPU blocks were held by transfers, ns
         ttft_ns: arrival to first token, as the front end saw it, else to the end of the first step that put
             one out, ns
-        itl_p50_ns: median of the times between its tokens, by the ends of the steps, ns
+        itl_p50_ns: median of the times between its tokens, by the ends of the steps, ns; null where the steps
+            put out other than its output_tokens, or these are unknown and a record may be lost between them
         itl_p99_ns: their 99th percentile, ns
         status: ok, error, aborted or open
         verdict: what became of the cache's offer, see `fallbacks`
@@ -121,4 +122,6 @@ def _hit() -> pl.Expr:
 
 
 def _ttft() -> pl.Expr:
-    return pl.coalesce("ttft_ns", pl.col("first_out_ns") - pl.col("start_ns"))
+    """The front end's, else the steps'; a step that put it out before the arrival has another clock."""
+    out, arrival = pl.col("first_out_ns"), pl.col("start_ns")
+    return pl.coalesce("ttft_ns", pl.when(out >= arrival, out - arrival >= 0).then(out - arrival))

@@ -3,7 +3,9 @@
     step  |----1----|   |----1----|      |----2----|       one token, one, two at once
                     |------gap----|------2 x gap/2-|       three times between four tokens
 
-A step that puts out several tokens gives each the same share of the time since the step before.
+A step that puts out several tokens gives each the same share of the time since the step before. Where the
+steps put out other than what the request counts, or nobody counts and a record of a step may be lost between
+them, a time between two tokens may be that of three: not known.
 """
 
 from __future__ import annotations
@@ -22,34 +24,103 @@ PART_ROWS = 8_000_000
 MOST_AT_ONCE = 64
 """A step that claims to put out more tokens of one request counts as so many times between tokens."""
 
+_TELLERS = """
+CREATE OR REPLACE TEMP TABLE teller AS
+WITH telling AS (
+    SELECT coalesce(engine, process, '') AS engine, process,
+        coalesce(observer = 'scheduler', false) AS schedules
+    FROM span WHERE op = 'step' AND end_ns >= start_ns AND evidence IS DISTINCT FROM 'predicted' GROUP BY ALL
+)
+SELECT *, (row_number() OVER (ORDER BY engine, process))::INTEGER AS teller,
+    count(*) OVER (PARTITION BY engine, schedules) > 1 AS rivals
+FROM telling QUALIFY schedules = bool_or(schedules) OVER (PARTITION BY engine)
+"""
+"""Who tells the steps of an engine: its scheduler, else its workers. A step that both tell is one."""
+
 _PUT_OUT = """
 CREATE OR REPLACE TEMP TABLE put_out AS
-SELECT m.request_id, end_ns, m.output_tokens AS tokens, hash(m.request_id) AS place
-FROM (SELECT end_ns, unnest(members) AS m FROM span WHERE op = 'step' AND end_ns >= start_ns)
+SELECT m.request_id, end_ns, m.output_tokens AS tokens, hash(m.request_id) AS place, teller
+FROM (
+    SELECT s.end_ns, t.teller, unnest(s.members) AS m
+    FROM span s JOIN teller t ON t.engine = coalesce(s.engine, s.process, '')
+        AND t.process IS NOT DISTINCT FROM s.process
+        AND t.schedules = coalesce(s.observer = 'scheduler', false)
+    WHERE s.op = 'step' AND s.end_ns >= s.start_ns AND s.evidence IS DISTINCT FROM 'predicted'
+)
 WHERE m.output_tokens > 0 AND m.request_id IS NOT NULL
 """
 
+_ONE_EACH = """
+CREATE OR REPLACE TEMP TABLE put_out AS
+WITH told AS (
+    SELECT p.request_id, t.engine, teller, sum(p.tokens) AS tokens
+    FROM put_out p JOIN teller t USING (teller) WHERE t.rivals GROUP BY ALL
+), passed AS (
+    SELECT request_id, teller FROM told
+    QUALIFY row_number() OVER (PARTITION BY request_id, engine ORDER BY tokens DESC, teller) > 1
+)
+FROM put_out ANTI JOIN passed USING (request_id, teller)
+"""
+"""Ranks of one engine run the same steps: of a request's tokens the process counts that told most of them."""
+
+_LOST = """
+CREATE OR REPLACE TEMP TABLE lost AS
+SELECT t.teller, coalesce(l.from_ns, -1) AS from_ns, coalesce(l.to_ns, 9223372036854775807) AS to_ns
+FROM loss l JOIN teller t ON l.process IS NULL OR l.process = t.process
+WHERE l.cause IS DISTINCT FROM 'duplicate' AND (l.op IS NULL OR l.op = 'step')
+"""
+
+_SERVED = "CREATE OR REPLACE TEMP TABLE served AS SELECT request_id, start_ns, output_tokens FROM request"
+
 _BETWEEN = """
-WITH gap AS (
-    SELECT request_id, end_ns, least(tokens, $most) AS tokens,
+WITH mine AS (
+    FROM put_out WHERE place % $parts = $part
+), gap AS (
+    SELECT request_id, least(tokens, $most) AS tokens,
         (end_ns - lag(end_ns) OVER (PARTITION BY request_id ORDER BY end_ns)) // least(tokens, $most)
             AS gap_ns
-    FROM put_out WHERE place % $parts = $part
+    FROM mine
 ), counted AS (
-    SELECT request_id, end_ns, gap_ns FROM gap WHERE tokens = 1
-    UNION ALL SELECT request_id, end_ns, gap_ns FROM gap, range(tokens) WHERE tokens > 1
+    SELECT request_id, gap_ns FROM gap WHERE tokens = 1
+    UNION ALL SELECT request_id, gap_ns FROM gap, range(tokens) WHERE tokens > 1
+), between_tokens AS (
+    SELECT request_id, quantile_disc(gap_ns, 0.5) AS p50_ns, quantile_disc(gap_ns, 0.99) AS p99_ns
+    FROM counted GROUP BY request_id
+), told AS (
+    SELECT request_id, teller, sum(tokens) AS tokens, min(end_ns) AS first_ns, max(end_ns) AS last_ns
+    FROM mine GROUP BY request_id, teller
+), whole AS (
+    SELECT t.request_id, min(t.first_ns) AS first_ns, max(t.last_ns) AS last_ns,
+        any_value(s.start_ns) AS start_ns,
+        coalesce(sum(t.tokens) = any_value(s.output_tokens), true) AS is_whole,
+        any_value(s.output_tokens) IS NOT NULL AS is_counted
+    FROM told t LEFT JOIN served s USING (request_id) GROUP BY t.request_id
+), doubted AS (
+    SELECT w.request_id, bool_or(l.to_ns >= w.first_ns) AS between_lost,
+        bool_or(l.from_ns < w.first_ns AND l.to_ns >= coalesce(w.start_ns, w.first_ns)) AS first_lost
+    FROM whole w JOIN told t USING (request_id)
+        JOIN lost l ON l.teller = t.teller AND l.from_ns <= w.last_ns
+            AND l.to_ns >= coalesce(least(w.start_ns, w.first_ns), w.first_ns)
+    WHERE NOT (w.is_whole AND w.is_counted) GROUP BY w.request_id
 )
-SELECT request_id, min(end_ns) AS first_out_ns, quantile_disc(gap_ns, 0.5) AS itl_p50_ns,
-    quantile_disc(gap_ns, 0.99) AS itl_p99_ns
-FROM counted GROUP BY request_id
+SELECT request_id, CASE WHEN NOT coalesce(d.first_lost, false) THEN w.first_ns END AS first_out_ns,
+    CASE WHEN w.is_whole AND NOT coalesce(d.between_lost, false) THEN b.p50_ns END AS itl_p50_ns,
+    CASE WHEN w.is_whole AND NOT coalesce(d.between_lost, false) THEN b.p99_ns END AS itl_p99_ns
+FROM whole w JOIN between_tokens b USING (request_id) LEFT JOIN doubted d USING (request_id)
 """
 
 
 def tokens_out(run: Run) -> pl.DataFrame:
-    """(request_id, first_out_ns, itl_p50_ns, itl_p99_ns) of every request that a step put out a token of."""
+    """(request_id, first_out_ns, itl_p50_ns, itl_p99_ns) of every request that a step put out a token of.
+
+    Null where a record that may be lost would change it.
+    """
     connection = spilling(run)
     try:
-        connection.execute(_PUT_OUT)
+        for statement in (_TELLERS, _PUT_OUT, _LOST, _SERVED):
+            connection.execute(statement)
+        if connection.sql("SELECT 1 FROM teller WHERE rivals LIMIT 1").fetchall():
+            connection.execute(_ONE_EACH)
         ((rows,),) = connection.sql("SELECT count(*) FROM put_out").fetchall()
         parts = rows // PART_ROWS + 1
         return pl.concat(

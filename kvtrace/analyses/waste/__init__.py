@@ -54,7 +54,8 @@ def waste(run: Run) -> pl.DataFrame:
 
     Never read: brought by an event and not read before it went, or before the recording ended. Only where
     somebody records reads: LMCache's server recorded from inside, its storage trace and its L2 adapters,
-    Mooncake's client; a copy further down is no read. Lost records make it an upper bound.
+    Mooncake's client; a copy further down is no read. In a tier that processes share (peers, object stores,
+    a pool of clients) another one's read is one too. Lost records make it an upper bound.
 
     What became of a load is judged a request at a time, of the loads of its first admission that reached the
     GPU: where the GPU hit, what was selected, moved and used are known (judged_requests) and

@@ -33,7 +33,8 @@ WITH place AS (
         AND (s.component = p.component OR starts_with(s.component, p.component || '.'))
     GROUP BY p.tier, p.component
 )
-SELECT m.* REPLACE (n.part AS component), w.again_ns IS NULL OR m.start_ns < w.again_ns AS first
+SELECT m.* REPLACE (n.part AS component),
+    w.again_ns IS NULL OR m.start_ns IS NULL OR m.start_ns < w.again_ns AS first
 FROM move m JOIN named n ON n.tier = m.tier AND n.component IS NOT DISTINCT FROM m.component
     LEFT JOIN wanted w USING (request_id)
 WHERE m.tier <> 'gpu'
@@ -94,13 +95,16 @@ WITH tenant AS (
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) > start_ns AS is_held
     FROM covered
 ), summed AS (
-    SELECT request_id, key_space, coalesce(sum(tokens) FILTER (is_held), 0) AS tokens
+    SELECT request_id, key_space, count(start_ns) = count(*) AS timed,
+        coalesce(sum(tokens) FILTER (is_held), 0) AS tokens
     FROM judged GROUP BY request_id, key_space
 )
-SELECT request_id, coalesce(max(s.tokens), 0)::BIGINT AS tokens
+SELECT request_id,
+    CASE WHEN coalesce(bool_and(timed), true) THEN coalesce(max(s.tokens), 0) END::BIGINT AS tokens
 FROM (SELECT DISTINCT request_id FROM asked) LEFT JOIN summed s USING (request_id) GROUP BY request_id
 """
-"""Tokens of keys that a request of the same engine had loaded before and still held: it was running."""
+"""Tokens of keys that a request of the same engine had loaded before and still held: it was running.
+Null where its own loads say no times."""
 
 _JUDGED = """
 CREATE OR REPLACE TEMP TABLE judged AS

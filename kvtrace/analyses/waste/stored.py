@@ -3,9 +3,11 @@
     written |--------- read ---------| removed       written |------------| removed: never read
 
 An object is one key of one place, rank, object group and tenant; each time that it is brought anew is a stay
-of its own. Brought twice it is there once. What a lower tier lands in an upper one was not stored by anybody:
-it is a part of a load. A touch is no read: LMCache's L1 says `accessed` of all the keys of a request when it
-ends, of those that it wrote too; what is read there is in the calls (reason asked).
+of its own. Brought twice it is there once. A place is one process's, but for those that they share, where
+one reads what another brought: memory of peers, object stores, the pools that clients tell of. What a lower
+tier lands in an upper one was not stored by anybody: it is a part of a load. A touch is no read: LMCache's L1
+says `accessed` of all the keys of a request when it ends, of those that it wrote too; what is read there is
+in the calls (reason asked).
 """
 
 from __future__ import annotations
@@ -24,8 +26,12 @@ WITH telling AS (
     WHERE event IN ('stored', 'written') AND reason IS DISTINCT FROM 'asked' AND process IS NOT NULL
 ), recording AS (
     SELECT DISTINCT process FROM block WHERE reason = 'asked' AND process IS NOT NULL
+), pool AS (
+    SELECT DISTINCT component FROM span
+    WHERE observer = 'client' AND op IN ('load', 'store') AND component IS NOT NULL
 ), named AS (
     SELECT *, coalesce(tier, 'unknown') AS named_tier, coalesce(reason = 'asked', false) AS is_asked,
+        coalesce(component IN (FROM pool), false) AS is_pool,
         coalesce(component = 'lmcache.l1', false) AS touches,
         coalesce(process IN (FROM recording), false) AS is_recorded
     FROM block
@@ -34,9 +40,13 @@ WITH telling AS (
         AND tier IS DISTINCT FROM 'gpu'
 )
 SELECT
-    hash(process, engine, named_tier, component, locality, key_space) AS spot,
+    is_pool OR named_tier IN ('peer', 'object') AS is_shared,
+    CASE WHEN NOT is_shared THEN process END AS own_process,
+    CASE WHEN NOT is_shared THEN engine END AS own_engine,
+    CASE WHEN NOT is_pool THEN named_tier END AS own_tier,
+    hash(own_process, own_engine, own_tier, component, locality, key_space) AS spot,
     hash(key, rank, object_group, identity_id) AS object,
-    process, engine, named_tier AS tier, component, locality, key_space, time_ns, seq, bytes, is_recorded,
+    named_tier AS tier, component, locality, key_space, time_ns, seq, bytes, is_recorded,
     CASE event WHEN 'accessed' THEN 2 WHEN 'stored' THEN 1 WHEN 'written' THEN 1 ELSE 0 END AS kind,
     coalesce(reason = 'landed', false) AS landed
 FROM named n
@@ -55,23 +65,29 @@ SELECT spot, object, time_ns, seq, kind, bytes, landed FROM named_event
 """
 _SPOTS = """
 CREATE OR REPLACE TEMP TABLE spot AS
-SELECT spot, any_value(process) AS process, any_value(engine) AS engine, any_value(tier) AS tier,
+SELECT spot, any_value(own_process) AS process, any_value(own_engine) AS engine,
+    coalesce(min(tier) FILTER (kind = 1), min(tier)) AS tier, bool_or(is_shared) AS is_shared,
     any_value(component) AS component, any_value(locality) AS locality, any_value(key_space) AS key_space,
     bool_or(kind = 2) OR bool_and(is_recorded) AS reads_told
 FROM named_event GROUP BY spot
 """
+"""A pool's place is where its objects were brought: its clients name that of the replica which they read."""
+
 _CLEARINGS = """
 CREATE OR REPLACE TEMP TABLE clearing AS
 SELECT s.spot, b.time_ns, row_number() OVER (PARTITION BY s.spot ORDER BY b.time_ns) AS clears
 FROM spot s JOIN block b ON b.event = 'cleared' AND b.time_ns IS NOT NULL
     AND b.evidence IS DISTINCT FROM 'predicted'
-    AND (b.process IS NULL OR b.process IS NOT DISTINCT FROM s.process)
+    AND CASE WHEN s.is_shared
+        THEN b.tier IS NOT NULL OR b.component IS NOT NULL OR (b.process IS NULL AND b.engine IS NULL)
+        ELSE (b.process IS NULL OR b.process IS NOT DISTINCT FROM s.process)
+            AND (b.engine IS NULL OR b.engine IS NOT DISTINCT FROM s.engine) END
     AND (b.tier IS NULL OR b.tier = s.tier)
     AND (b.component IS NULL OR b.component IS NOT DISTINCT FROM s.component)
-    AND (b.engine IS NULL OR b.engine IS NOT DISTINCT FROM s.engine)
     AND (b.key_space IS NULL OR b.key_space IS NOT DISTINCT FROM s.key_space)
     AND (b.locality IS NULL OR b.locality IS NOT DISTINCT FROM s.locality)
 """
+"""What processes share nobody clears who names no more than itself."""
 
 _EVENTS = """
 SELECT p.spot, p.object, p.time_ns, p.seq, p.kind, p.bytes, p.landed, 0::BIGINT AS clears

@@ -85,6 +85,56 @@ def test_written_twice_is_there_once_and_a_call_is_no_second_word(tmp_path: Path
     assert stored(tmp_path, *rows) == (1, 8, 0, 0, 0)
 
 
+def pooled(word: str, at: int, key: str, client: int, **more: Any) -> Row:
+    """What a client of a pool says of an object."""
+    row = {"event": word, "time_ns": at, "key": key, "key_space": "mooncake:unknown:unknown", "bytes": 8}
+    row |= {"component": "mooncake.store", "process": f"p{client}", "engine": f"e{client}", "tier": "peer"}
+    return {**row, "evidence": "shim", **more}
+
+
+def test_what_another_client_of_a_shared_tier_reads_is_read(tmp_path: Path) -> None:
+    """Neither client is the place: one reads what the other stored.
+
+    p0  stored k, j |---- reads j ----|
+    p1              |---- reads k ----|
+    """
+    rows = [pooled("stored", 1, "k", 0), pooled("stored", 1, "j", 0), pooled("accessed", 2, "j", 0)]
+    assert stored(tmp_path, *rows) == (2, 16, 1, 8, 0)
+    assert stored(tmp_path / "both", *rows, pooled("accessed", 2, "k", 1)) == (2, 16, 0, 0, 0)
+    gone = [pooled("removed", 2, "k", 1), pooled("accessed", 3, "k", 0)]
+    assert stored(tmp_path / "gone", *rows, *gone) == (2, 16, 1, 8, 8)
+
+
+@pytest.mark.parametrize("tier", ["host", "disk", "unknown", None])
+def test_a_tier_of_ones_own_is_not_that_of_another_process(tmp_path: Path, tier: str | None) -> None:
+    rows = [pooled(word, at, "k", client, tier=tier, component="c")
+            for word, at, client in (("stored", 1, 0), ("stored", 1, 1), ("accessed", 2, 1))]  # fmt: skip
+    assert stored(tmp_path, *rows) == (2, 16, None, None, None)
+
+
+def test_a_pools_client_that_knows_the_replica_it_reads_reads_what_is_in_the_pool(tmp_path: Path) -> None:
+    put = store(0, 1, observer="client", tier_to="peer", component="mooncake.store", bytes=8)
+    block = [pooled("stored", 1, "k", 0), pooled("accessed", 2, "k", 1, tier="host")]
+    (row,) = answer(tmp_path, put, block=block)
+    assert (row["tier"], row["stored_objects"], row["never_read_objects"]) == ("peer", 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("clear", "gone"),
+    [
+        ({"component": "mooncake.store"}, 8),
+        ({"component": None, "tier": "peer"}, 8),
+        ({"component": None, "tier": None}, 0),
+        ({"component": None, "tier": None, "process": None, "engine": None}, 8),
+        ({"component": "lmcache.l1"}, 0),
+    ],
+)
+def test_what_is_shared_is_cleared_by_whoever_names_it(tmp_path: Path, clear: Row, gone: int) -> None:
+    rows = [pooled("stored", 1, "k", 0), pooled("stored", 1, "j", 0), pooled("accessed", 2, "j", 0)]
+    cleared = pooled("cleared", 3, "", 1) | {"key": None, "bytes": None} | clear
+    assert stored(tmp_path, *rows, cleared) == (2, 16, 1, 8, gone)
+
+
 def test_what_landed_from_below_was_stored_by_nobody(tmp_path: Path) -> None:
     rows = [
         written(1, "a"),
@@ -172,6 +222,14 @@ def test_what_a_later_load_brings_again_is_loaded_twice(tmp_path: Path) -> None:
     assert (row["twice_tokens"], row["twice_bytes"], row["recomputed_tokens"]) == (40, 80, 0)
 
 
+def test_a_load_without_times_is_the_first_admissions(tmp_path: Path) -> None:
+    untimed = brought(10, 20, 60) | {"start_ns": None, "end_ns": None}
+    again = scheduler("queue", 41, 50, reason="preempted")
+    spans = [served(), untimed, step_of(30, 40, 80, 20), again, step_of(50, 60, 60, 40)]
+    (row,) = answer(tmp_path, *spans, request_key=keys_of("r0"))
+    assert (row["loads"], row["judged_requests"], row["judged_bytes"]) == (1, 1, 120)
+
+
 @pytest.mark.parametrize(("end", "twice"), [(100, 60), (39, 0)])
 def test_a_key_that_a_running_request_holds_is_loaded_twice(tmp_path: Path, end: int, twice: int) -> None:
     """r1 loads at 40 what r0 loaded at 10: twice while r0 runs, reuse once it is over."""
@@ -181,6 +239,13 @@ def test_a_key_that_a_running_request_holds_is_loaded_twice(tmp_path: Path, end:
     ]  # fmt: skip
     keys = [*keys_of("r0"), *keys_of("r1")]
     assert parts(tmp_path, *spans, request_key=keys) == (120, 0, twice, 8)
+
+
+def test_of_a_load_without_times_nobody_knows_what_others_held(tmp_path: Path) -> None:
+    untimed = brought(40, 50, 60, "r1") | {"start_ns": None, "end_ns": None}
+    spans = [served(), brought(10, 20, 60), step_of(30, 35, 80, 20)]
+    spans += [served("r1", 36), untimed, step_of(60, 70, 80, 20, "r1")]
+    assert parts(tmp_path, *spans, request_key=[*keys_of("r0"), *keys_of("r1")]) == (120, 0, None, 8)
 
 
 def test_without_keys_nobody_knows_what_others_held(tmp_path: Path) -> None:

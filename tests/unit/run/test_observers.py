@@ -282,3 +282,12 @@ def test_a_routers_log_and_its_spans_agree_on_the_number_of_a_choice_that_its_sp
 def test_a_request_that_is_simulated_as_well_has_its_own_attempts(tmp_path: Path) -> None:
     real, forecast = SPAN | {"start_ns": 10}, SPAN | {"start_ns": 20, "evidence": "predicted"}
     assert [row[:2] for row in choices(tmp_path / "run", real, forecast)] == [(1, 10), (1, 20)]
+
+
+def test_what_ends_before_it_begins_on_two_clocks_has_no_length(tmp_path: Path) -> None:
+    request = {"op": "request", "request_id": "a", "observer": "api", "process": "p", "span_id": 1}
+    rows = [request | {"start_ns": 100, "first_token_ns": 60, "end_ns": 50},
+            request | {"request_id": "b", "start_ns": 100, "first_token_ns": 100, "end_ns": 160}]  # fmt: skip
+    run = write_run(tmp_path / "run", span=rows)
+    found = run.sql("SELECT first_token_ns, end_ns, ttft_ns, duration_ns FROM request ORDER BY request_id")
+    assert found.rows() == [(60, 50, None, None), (100, 160, 0, 60)]
