@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _LOADS = """
 WITH short AS (
-    SELECT engine, request_id, transfer_id, count(DISTINCT number) AS groups, any_value(component) AS component,
-        any_value(time_ns) AS time_ns, any_value(evidence) AS evidence
+    SELECT engine, request_id, transfer_id, count(DISTINCT number) AS groups,
+        any_value(component) AS component, any_value(time_ns) AS time_ns, any_value(evidence) AS evidence
     FROM retained WHERE verdict = 'lacking' GROUP BY engine, request_id, transfer_id
 ), whole AS (
     FROM transfer WHERE op = 'load' AND tier_to = 'gpu' AND component IS NOT NULL
