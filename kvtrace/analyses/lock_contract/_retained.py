@@ -100,8 +100,8 @@ WITH need AS MATERIALIZED (
             ELSE coalesce(g.tokens, 0) END AS lacking
     FROM one o LEFT JOIN given g ON g.id = o.id AND g.rank IS NOT DISTINCT FROM o.rank
 )
-SELECT engine, component, request_id, transfer_id, number, rank, state_kind, kind, span, first, needed, lacking,
-    evidence, coalesce(end_ns, start_ns) AS time_ns,
+SELECT engine, component, request_id, transfer_id, number, rank, state_kind, kind, span, first, needed,
+    lacking, evidence, coalesce(end_ns, start_ns) AS time_ns,
     CASE WHEN outcome IN ('failed', 'partial') THEN 'failed'
         WHEN outcome = 'cancelled' THEN 'cancelled'
         WHEN running OR outcome IS DISTINCT FROM 'ok' THEN 'open'
