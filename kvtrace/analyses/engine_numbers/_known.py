@@ -152,7 +152,7 @@ def known(run: Run) -> Known:
         pl.col(name).cast(_WIDE) for name in ("selected_tokens", "used_tokens", "lost_last_token")
     )
     rows = rows.with_columns(
-        unloaded=selected.fill_null(0) - used - last.fill_null(0),
+        unloaded=selected - used - last.fill_null(0),
         cached_tokens=pl.col("gpu_hit_tokens").cast(_WIDE) + used,
     )
     products = {name for (name,) in connection.sql(_PRODUCTS).fetchall()}

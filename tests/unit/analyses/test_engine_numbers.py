@@ -186,6 +186,16 @@ def test_without_evidence_a_difference_is_unexplained(tmp_path: Path) -> None:
     assert row["reason"] == "unexplained"
 
 
+@pytest.mark.parametrize("selected", [None, 0])
+def test_a_selection_that_was_not_seen_or_is_too_small_explains_nothing(
+    tmp_path: Path, selected: int | None
+) -> None:
+    spans = [asked(0, selected, output_tokens=1), *WHOLE[1:]]
+    row = numbers(tmp_path, spans, page(HITS, 0, 1300))[HITS]
+    assert sides(row) == (1300, 1280, 20, False)
+    assert row["reason"] == "unexplained"
+
+
 def test_what_the_parts_leave_over_is_unexplained(tmp_path: Path) -> None:
     row = numbers(tmp_path, PARTIAL, page(HITS, 0, 1300))[HITS]
     assert row["reason"].endswith("were not used; 20 tokens unexplained")
