@@ -133,9 +133,7 @@ class Known:
             if open_ and not found:
                 said.append(f"{many(open_, 'request')} without an end")
             ended = self.reported.count("vllm:request_success_total")
-            seen = (
-                self.vllm(ended).filter(pl.col("end_ns").is_not_null(), pl.col("status") != "aborted").height
-            )
+            seen = self.vllm(ended).filter("is_counted").height
             if ended is not None and round(ended.value) != seen:
                 said.append(f"vLLM counted {round(ended.value):,} ended requests, the run has {seen:,}")
         if self.lost:

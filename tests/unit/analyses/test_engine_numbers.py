@@ -186,6 +186,14 @@ def test_without_evidence_a_difference_is_unexplained(tmp_path: Path) -> None:
     assert row["reason"] == "unexplained"
 
 
+@pytest.mark.parametrize("status", ["ok", None])
+def test_an_end_without_a_status_is_an_end(tmp_path: Path, status: str | None) -> None:
+    """The spans that vLLM writes itself have none."""
+    spans = [asked(0, 1280, output_tokens=1, status=status), *WHOLE[1:]]
+    row = numbers(tmp_path, spans, [*page(HITS, 0, 1300), *page("vllm:request_success_total", 0, 1)])[HITS]
+    assert row["reason"] == "unexplained"
+
+
 @pytest.mark.parametrize("selected", [None, 0])
 def test_a_selection_that_was_not_seen_or_is_too_small_explains_nothing(
     tmp_path: Path, selected: int | None
