@@ -277,6 +277,40 @@ def test_waits_and_gaps_inside_a_prefill_time_are_named(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+def test_ranks_that_wait_for_one_load_wait_at_the_same_time(tmp_path: Path, ranks: int) -> None:
+    waits = [
+        {
+            "op": "wait", "engine": "e0", "process": f"e0/w{rank}", "observer": "worker", "reason": "load",
+            "rank": rank, "start_ns": (32 + rank % 2) * MS, "end_ns": 37 * MS,
+        }
+        for rank in range(ranks)
+    ]  # fmt: skip
+    row = numbers(tmp_path, [timed(), served(30, 40), *waits, served(50, 60)], seconds(PREFILL, 30))[PREFILL]
+    assert sides(row) == (30 * MS, 15 * MS, 15 * MS, False)
+
+
+#  ordered 10 [rank 0 20-40]          45 in use     vLLM: 20 ms of each rank
+#             [rank 1   22-42]
+@pytest.mark.parametrize(("late", "around", "again"), [(0, "15 ms", "20 ms"), (2, "13 ms", "18 ms")])
+def test_the_load_time_of_several_ranks_is_the_sum_of_their_copies(
+    tmp_path: Path, late: int, around: str, again: str
+) -> None:
+    name = "vllm:kv_offload_load_time_total"
+    copies = [
+        {**loaded(1280, component="vllm.offloading", rank=rank, transfer_id="r0/load/1"),
+         "process": f"e0/w{rank}", "submit_ns": 10 * MS, "usable_ns": 45 * MS,
+         "start_ns": (20 + late * rank) * MS, "end_ns": (40 + late * rank) * MS}
+        for rank in range(2)
+    ]  # fmt: skip
+    row = numbers(tmp_path, [timed(), *copies, served()], page(name, 0, 0.040))[name]
+    assert sides(row) == (40 * MS, 35 * MS, 5 * MS, False)
+    assert row["reason"] == (
+        f"{around} between order and copy, and from the copy to its use, are not in it; "
+        f"{again} in it are copies of several ranks at the same time"
+    )
+
+
 def test_what_spans_and_answers_tell_is_over_the_requests_that_they_tell_of(tmp_path: Path) -> None:
     span = {"gen_ai.latency.time_in_queue": "0.040", "gen_ai.latency.time_in_model_prefill": "0.020"}
     told = timed(observer="api", evidence="native", attributes=span, reported_cached_tokens=7)
