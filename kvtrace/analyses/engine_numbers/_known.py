@@ -129,7 +129,7 @@ class Known:
 
     def doubts(self, count: Count | None, *, of: str = "vllm") -> tuple[Cause, ...]:
         """What may make any count of this run differ, by an amount that nobody knows."""
-        said = []
+        said = list(count.doubts) if count is not None else []
         if of == "vllm":
             found = under_way(self.requests.filter("is_vllm"), count)
             if found:

@@ -366,6 +366,44 @@ def test_pages_with_times_cover_the_requests_that_ended_between_them(tmp_path: P
     assert row["reason"] == "1 request under way when a page was taken"
 
 
+def test_pages_of_processes_that_begin_at_different_times_are_said(tmp_path: Path) -> None:
+    """The second server is seen from 150 on: what it counted before belongs to a request that is left out."""
+    pages = [*page(HITS, 0, 1280), *page(HITS, 0, 1280)]
+    for sample, (process, at) in zip(
+        pages, (("m0", -10), ("m0", 400), ("m1", 150), ("m1", 400)), strict=True
+    ):
+        sample |= {"process": process, "time_ns": at, "labels": {}}
+    row = numbers(tmp_path, WHOLE, [*pages])[HITS]
+    assert row["reported"] == 2560
+    pages[2]["time_ns"] = -10
+    assert numbers(tmp_path / "same", WHOLE, pages)[HITS]["reason"] == "unexplained"
+    other = [{**row, "request_id": "r1", "start_ns": 200 + row["start_ns"], "end_ns": 200 + row["end_ns"]}
+             for row in WHOLE[:3]]  # fmt: skip
+    late = {**prefill(1280, 256, name="r1"), "start_ns": 240, "end_ns": 260}
+    pages[2]["time_ns"] = 150
+    reason = numbers(tmp_path / "late", [*WHOLE, *other, late], pages)[HITS]["reason"]
+    assert reason == "pages of 2 processes begin or end at different times"
+
+
+def test_a_counter_that_began_anew_is_said(tmp_path: Path) -> None:
+    row = numbers(tmp_path, WHOLE, page(HITS, 0, 500, 280))[HITS]
+    assert (sides(row)[0], row["reason"]) == (780, "the counter began anew 1 time")
+
+
+@pytest.mark.parametrize(("shown_by", "value"), [(None, None), ("e1/s", None), ("e0/scheduler", 1280)])
+def test_an_engine_that_was_watched_earlier_says_nothing_of_another(
+    tmp_path: Path, shown_by: str | None, value: int | None
+) -> None:
+    """The counter is of 5 s, e0 was watched from 1 s on and e1 from 10 s on."""
+    pages = [*page(HITS, 1280), *page("vllm:external_prefix_cache_hits_created", 3e6 + 5, kind="gauge")]
+    watched = [
+        {**VLLM, "first_ns": 3_000_001 * 1_000 * MS},
+        {**VLLM, "process": "e1/s", "engine": "e1", "first_ns": 3_000_010 * 1_000 * MS},
+    ]
+    pages = [{**sample, "process": shown_by} for sample in pages]
+    assert numbers(tmp_path, WHOLE, pages, process=watched)[HITS]["reported"] == value
+
+
 def test_loads_of_the_native_offloading_took_longer_than_their_copies(tmp_path: Path) -> None:
     load = {
         **loaded(1280, component="vllm.offloading", bytes=2_621_440), "submit_ns": 10 * MS,
