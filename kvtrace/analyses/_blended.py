@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 _BLENDED = """
 WITH exact AS (
     SELECT request_id FROM span
-    WHERE op = 'lookup' AND component = 'lmcache.blend' AND attributes['non_prefix_hit_tokens'] IS NOT NULL
+    WHERE op = 'lookup' AND component = 'lmcache.blend' AND request_id IS NOT NULL
+        AND attributes['non_prefix_hit_tokens'] IS NOT NULL
     GROUP BY request_id HAVING max(TRY_CAST(attributes['non_prefix_hit_tokens'] AS BIGINT)) = 0
 )
 SELECT request_id,

@@ -74,12 +74,13 @@ def test_every_group_of_every_load_is_judged_as_its_positions_say(
     loads: list[tuple[str | None, dict[tuple[int, int], Group]]],
 ) -> None:
     rows, expected = [], {}
+    heard = {rank for _, groups in loads for (_, rank), group in groups.items() if group.restored is not None}
     for place, (outcome, groups) in enumerate(loads):
         name = f"r{place:02d}"
         rows += rows_of(name, outcome, groups)
-        speaking = {rank for (_, rank), group in groups.items() if group.restored is not None}
+        speaking = any(group.restored is not None for group in groups.values())
         for (number, rank), group in groups.items():
-            if rank in speaking or (rank == 0 and not speaking):
+            if rank in (heard if speaking else {0}):
                 key = (f"{name}/load/1", number, rank if speaking else None)
                 expected[key] = (verdict(group, outcome), len(needed(group)), group)
     with tempfile.TemporaryDirectory() as folder:

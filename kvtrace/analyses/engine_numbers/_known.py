@@ -41,13 +41,18 @@ WITH product AS (
     FROM queue q LEFT JOIN begun b USING (request_id)
     WHERE q.evidence IS DISTINCT FROM 'derived' AND q.start_ns < coalesce(b.step_ns, 9223372036854775807)
     GROUP BY q.request_id
-), waited AS (
-    SELECT s.process, s.span_id,
-        TRY_CAST(sum(greatest(0, least(w.end_ns, s.end_ns)::HUGEINT - w.start_ns)) AS BIGINT) AS wait_ns
+), inside AS (
+    SELECT s.process, s.span_id, w.start_ns, least(w.end_ns, s.end_ns) AS stop_ns,
+        max(least(w.end_ns, s.end_ns)) OVER (PARTITION BY s.process, s.span_id ORDER BY w.start_ns, w.end_ns
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before_ns
     FROM wait w ASOF JOIN (SELECT engine, process, span_id, start_ns, end_ns FROM step
         WHERE end_ns IS NOT NULL AND engine IS NOT NULL) s
         ON s.engine = w.engine AND s.start_ns <= w.start_ns
-    WHERE w.reason IN ('load', 'lookup', 'lock') AND w.end_ns IS NOT NULL GROUP BY s.process, s.span_id
+    WHERE w.reason IN ('load', 'lookup', 'lock') AND w.end_ns IS NOT NULL
+), waited AS (  -- ranks wait at the same time
+    SELECT process, span_id, TRY_CAST(sum(greatest(0,
+        stop_ns::HUGEINT - greatest(start_ns, coalesce(before_ns, start_ns)))) AS BIGINT) AS wait_ns
+    FROM inside GROUP BY process, span_id
 ), prefilled AS (
     SELECT m.request_id, TRY_CAST(sum(m.end_ns::HUGEINT - m.start_ns) AS BIGINT) AS steps_ns,
         TRY_CAST(max(m.end_ns)::HUGEINT - min(m.start_ns) - sum(m.end_ns::HUGEINT - m.start_ns) AS BIGINT)
@@ -124,7 +129,7 @@ class Known:
 
     def doubts(self, count: Count | None, *, of: str = "vllm") -> tuple[Cause, ...]:
         """What may make any count of this run differ, by an amount that nobody knows."""
-        said = []
+        said = list(count.doubts) if count is not None else []
         if of == "vllm":
             found = under_way(self.requests.filter("is_vllm"), count)
             if found:
@@ -133,9 +138,7 @@ class Known:
             if open_ and not found:
                 said.append(f"{many(open_, 'request')} without an end")
             ended = self.reported.count("vllm:request_success_total")
-            seen = (
-                self.vllm(ended).filter(pl.col("end_ns").is_not_null(), pl.col("status") != "aborted").height
-            )
+            seen = self.vllm(ended).filter("is_counted").height
             if ended is not None and round(ended.value) != seen:
                 said.append(f"vLLM counted {round(ended.value):,} ended requests, the run has {seen:,}")
         if self.lost:
@@ -152,7 +155,7 @@ def known(run: Run) -> Known:
         pl.col(name).cast(_WIDE) for name in ("selected_tokens", "used_tokens", "lost_last_token")
     )
     rows = rows.with_columns(
-        unloaded=selected.fill_null(0) - used - last.fill_null(0),
+        unloaded=selected - used - last.fill_null(0),
         cached_tokens=pl.col("gpu_hit_tokens").cast(_WIDE) + used,
     )
     products = {name for (name,) in connection.sql(_PRODUCTS).fetchall()}

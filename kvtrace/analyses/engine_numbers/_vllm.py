@@ -101,7 +101,7 @@ def whole(value: float) -> int | None:
 
 def failed(rows: pl.DataFrame, sign: int = 1) -> Cause:
     """Tokens that were to be loaded and were not used, of loads that failed whole or in part."""
-    own = rows.filter(pl.col("failed_loads") > 0, pl.col("unloaded") != 0)
+    own = rows.filter(pl.col("failed_loads") > 0, pl.col("unloaded") > 0)
     tokens = total(own, "unloaded")
     loads = many(total(own, "failed_loads"), "failed load")
     return Cause(sign * tokens, f"{in_words(tokens, 'tokens')} of {loads} stay counted and were not used")
@@ -109,7 +109,7 @@ def failed(rows: pl.DataFrame, sign: int = 1) -> Cause:
 
 def unused(rows: pl.DataFrame, sign: int = 1) -> Cause:
     """Tokens that were to be loaded and were not used, though no load of theirs is known to have failed."""
-    tokens = total(rows.filter(pl.col("failed_loads") == 0), "unloaded")
+    tokens = total(rows.filter(pl.col("failed_loads") == 0, pl.col("unloaded") > 0), "unloaded")
     return Cause(sign * tokens, f"{in_words(tokens, 'tokens')} selected and not used, no failed load seen")
 
 

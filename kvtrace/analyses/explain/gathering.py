@@ -54,7 +54,8 @@ FROM read_parquet($path) WHERE list_contains($ids, request_id) AND "window" IN (
 GROUP BY request_id, "window", class ORDER BY request_id, "window", exposed_ns DESC NULLS LAST, class
 """
 _COSTS = """
-SELECT request_id, true AS has_load, cost_ns, recompute_estimate_ns, recompute_low, recompute_high, exact
+SELECT request_id, true AS has_load, cost_ns, cost_low, cost_high, recompute_estimate_ns, recompute_low,
+    recompute_high, exact
 FROM read_parquet($path) WHERE list_contains($ids, request_id)
 """
 

@@ -55,5 +55,13 @@ def _against(row: Row) -> str:
         other = f"computing those tokens takes about {duration(estimate)}, with an error that is not known"
     else:
         other = "what computing those tokens takes cannot be estimated"
-    waited = "was waited for" if row["exact"] else "was waited for at least"
-    return f"{duration(row['cost_ns'])} {waited}, and {other}"
+    return f"{_waited(row)}, and {other}"
+
+
+def _waited(row: Row) -> str:
+    """What was measured, at least so much where its end was not seen; else what its load takes."""
+    cost = duration(row["cost_ns"])
+    if not row["exact"]:
+        return f"its load takes {cost}, of which an unknown part was hidden"
+    more = row["cost_low"] is not None and row["cost_high"] is None
+    return f"{cost} was waited for{' at least' if more else ''}"

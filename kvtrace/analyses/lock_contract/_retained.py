@@ -5,7 +5,8 @@
     restored          |====|....|               restored_state: the worker, a row a group, when it is over
     lacks                  |====|
 
-`retained` has a row a group of a load and a rank that restored something. `verdict`:
+`retained` has a row a group of a load and a rank; two engines may have a request of one name, and a load of
+which one rank spoke is every rank's that ever spoke in its engine. `verdict`:
 
     covered    the load was good, and nothing is lacking        lacking   it was good, and something is
     failed     the engine was told that it is not good: it computes again what did not arrive
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 _RETAINED = """
 CREATE TEMP TABLE IF NOT EXISTS retained AS
 WITH need AS MATERIALIZED (
-    SELECT row_number() OVER () AS id, process, request_id, transfer_id, component, state_kind, evidence,
-        start_ns, TRY_CAST(attributes['group'] AS BIGINT) AS number, attributes['kind'] AS kind,
+    SELECT row_number() OVER () AS id, engine, process, request_id, transfer_id, component, state_kind,
+        evidence, start_ns, TRY_CAST(attributes['group'] AS BIGINT) AS number, attributes['kind'] AS kind,
         attributes['window'] AS span,
         nullif(TRY_CAST(attributes['block_tokens'] AS BIGINT), 0)::HUGEINT AS block,
         TRY_CAST(attributes['from_token'] AS BIGINT)::HUGEINT AS low,
@@ -46,7 +47,7 @@ WITH need AS MATERIALIZED (
         max(TRY_CAST(attributes['usable_tokens'] AS BIGINT))::HUGEINT AS usable
     FROM span WHERE op = 'load' AND observer = 'scheduler' AND transfer_id IS NOT NULL GROUP BY ALL
 ), restored AS (
-    SELECT request_id, transfer_id, coalesce(rank, -1) AS rank, outcome,
+    SELECT engine, request_id, transfer_id, coalesce(rank, -1) AS rank, outcome,
         TRY_CAST(attributes['group'] AS BIGINT) AS number,
         TRY_CAST(attributes['from_token'] AS BIGINT)::HUGEINT AS start,
         TRY_CAST(attributes['from_token'] AS BIGINT)::HUGEINT + tokens AS stop
@@ -54,16 +55,18 @@ WITH need AS MATERIALIZED (
     WHERE op IS NULL AND name = 'restored_state' AND transfer_id IS NOT NULL
         AND evidence IS DISTINCT FROM 'predicted'
 ), speaking AS (
-    SELECT DISTINCT request_id, transfer_id, rank FROM restored
+    SELECT l.*, r.rank FROM (SELECT DISTINCT engine, request_id, transfer_id FROM restored) l
+    JOIN (SELECT DISTINCT engine, rank FROM restored) r ON r.engine IS NOT DISTINCT FROM l.engine
 ), told AS (
-    SELECT DISTINCT request_id, transfer_id, rank, number FROM restored WHERE stop IS NOT NULL
+    SELECT DISTINCT engine, request_id, transfer_id, rank, number FROM restored WHERE stop IS NOT NULL
 ), one AS MATERIALIZED (
     SELECT n.*, s.rank, w.outcome, w.end_ns, coalesce(w.running, true) AS running, w.usable,
         t.number IS NOT NULL AS heard, s.rank IS NULL AND coalesce(n.alone, false) AS stands_in
     FROM need n
     LEFT JOIN speaking s ON s.request_id = n.request_id AND s.transfer_id = n.transfer_id
+        AND s.engine IS NOT DISTINCT FROM n.engine
     LEFT JOIN told t ON t.request_id = n.request_id AND t.transfer_id = n.transfer_id
-        AND t.rank = s.rank AND t.number = n.number
+        AND t.engine IS NOT DISTINCT FROM n.engine AND t.rank = s.rank AND t.number = n.number
     LEFT JOIN whole w ON w.request_id = n.request_id AND w.transfer_id = n.transfer_id
         AND w.process IS NOT DISTINCT FROM n.process
 ), cached AS (
@@ -75,7 +78,7 @@ WITH need AS MATERIALIZED (
     UNION ALL
     SELECT o.id, o.rank, low, first, block, r.start, r.stop, block - 1
     FROM one o JOIN restored r ON r.request_id = o.request_id AND r.transfer_id = o.transfer_id
-        AND r.rank = o.rank AND r.number = o.number
+        AND r.engine IS NOT DISTINCT FROM o.engine AND r.rank = o.rank AND r.number = o.number
     WHERE r.outcome = 'ok'
     UNION ALL
     SELECT id, rank, low, first, block, had, had + usable, 0 FROM one WHERE stands_in
@@ -97,8 +100,8 @@ WITH need AS MATERIALIZED (
             ELSE coalesce(g.tokens, 0) END AS lacking
     FROM one o LEFT JOIN given g ON g.id = o.id AND g.rank IS NOT DISTINCT FROM o.rank
 )
-SELECT request_id, transfer_id, number, rank, state_kind, kind, span, first, needed, lacking, evidence,
-    coalesce(end_ns, start_ns) AS time_ns,
+SELECT engine, component, request_id, transfer_id, number, rank, state_kind, kind, span, first, needed,
+    lacking, evidence, coalesce(end_ns, start_ns) AS time_ns,
     CASE WHEN outcome IN ('failed', 'partial') THEN 'failed'
         WHEN outcome = 'cancelled' THEN 'cancelled'
         WHEN running OR outcome IS DISTINCT FROM 'ok' THEN 'open'

@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 
 _LOADS = """
 WITH short AS (
-    SELECT request_id, transfer_id, count(DISTINCT number) AS groups FROM retained WHERE verdict = 'lacking'
-    GROUP BY ALL
+    SELECT engine, request_id, transfer_id, count(DISTINCT number) AS groups,
+        any_value(component) AS component, any_value(time_ns) AS time_ns, any_value(evidence) AS evidence
+    FROM retained WHERE verdict = 'lacking' GROUP BY engine, request_id, transfer_id
+), whole AS (
+    FROM transfer WHERE op = 'load' AND tier_to = 'gpu' AND component IS NOT NULL
+        AND purpose IS DISTINCT FROM 'prefetch' AND evidence IS DISTINCT FROM 'predicted'
 ), loaded AS (
     SELECT t.request_id, t.component, t.tokens, t.evidence, s.groups,
         coalesce(t.end_ns, t.start_ns) AS time_ns,
@@ -31,9 +35,15 @@ WITH short AS (
             WHEN t.outcome = 'ok' THEN 'complete'
             WHEN t.outcome IN ('failed', 'partial', 'timeout') THEN 'told'
             WHEN t.outcome = 'cancelled' THEN 'cancelled' ELSE 'open' END AS kind
-    FROM transfer t LEFT JOIN short s ON s.request_id = t.request_id AND s.transfer_id = t.transfer_id
-    WHERE t.op = 'load' AND t.tier_to = 'gpu' AND t.component IS NOT NULL
-        AND t.purpose IS DISTINCT FROM 'prefetch' AND t.evidence IS DISTINCT FROM 'predicted'
+    FROM whole t LEFT JOIN short s ON s.request_id = t.request_id AND s.transfer_id = t.transfer_id
+        AND (s.engine IS NOT DISTINCT FROM t.engine OR t.observer = 'server')
+    UNION ALL
+    SELECT request_id, component, NULL, evidence, groups, time_ns, 'lacking'
+    FROM short s WHERE component IS NOT NULL AND EXISTS (  -- two engines' loads of one name are one transfer
+        FROM whole t WHERE t.request_id = s.request_id AND t.transfer_id = s.transfer_id)
+        AND NOT EXISTS (
+            FROM whole t WHERE t.request_id = s.request_id AND t.transfer_id = s.transfer_id
+                AND (s.engine IS NOT DISTINCT FROM t.engine OR t.observer = 'server'))
 )
 """
 _COUNTS = """

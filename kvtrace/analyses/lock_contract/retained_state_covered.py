@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 _COUNTS = """
 SELECT verdict, state_kind, grouping(state_kind) = 1, count(*),
-    count(DISTINCT hash(request_id, transfer_id)), list(DISTINCT evidence)
+    count(DISTINCT hash(engine, request_id, transfer_id)), list(DISTINCT evidence)
 FROM retained GROUP BY GROUPING SETS ((verdict, state_kind), (verdict)) ORDER BY state_kind, verdict
 """
 _VIOLATED = """
 SELECT request_id, time_ns, number, kind, span, lacking::DOUBLE, needed::DOUBLE, first::DOUBLE, rank, evidence
-FROM retained WHERE verdict = 'lacking' ORDER BY time_ns, request_id, number, rank
+FROM retained WHERE verdict = 'lacking' ORDER BY time_ns, request_id, engine, number, rank
 """
 
 

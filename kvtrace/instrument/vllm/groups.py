@@ -8,7 +8,7 @@
     recurrent                        =|first      one state, after exactly the token before it
 
 Of a group that is of none of these kinds (rings, encoders, replicas, windows over the answer alone) nothing
-is told.
+is told, nor of one that no load brings: a window that is computed again, a copy of another group.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ _SPANS = {"window": "sliding_window", "chunked": "attention_chunk_size"}
 
 
 class Group:
-    """Layers that share a block table. `block_bytes` is what a block of all of them takes on this rank."""
+    """Layers that share a block table.
+
+    `block_bytes` is what a block of all of them takes on this rank; None where it has none of them.
+    """
 
     __slots__ = ("block_bytes", "block_tokens", "kind", "layers", "number", "span", "state_kind")
 
@@ -48,7 +51,8 @@ class Group:
         self.kind = kind
         self.layers = len(group.layer_names)
         self.state_kind = STATES[kind]
-        if all(at(each, "cache_role.value") == "indexer" for each in _each(group)):
+        each = _each(group)
+        if each and all(at(one, "cache_role.value") == "indexer" for one in each):
             self.state_kind = "indexer"
         self.span = None if kind not in _SPANS else int(getattr(spec, _SPANS[kind]))
         self.block_tokens = int(spec.block_size) * (sharded if getattr(spec, "dcp_sharded", False) else 1)
@@ -70,14 +74,27 @@ def groups_of(config: Any, numbers: Iterable[int] | None = None) -> tuple[Group 
     """
     try:
         every = config.kv_cache_groups
-        return tuple([_group(number, every[number]) for number in numbers or range(len(every))])
+        chosen = [(number, every[number]) for number in numbers or range(len(every))]
     except Exception as error:  # noqa: BLE001 - an engine we do not know: the rest is recorded
         if config is not None:
             lose("groups of layers", error)
         return ()
+    return tuple([_guarded(number, group) for number, group in chosen])
+
+
+def _guarded(number: int, group: Any) -> Group | None:
+    """A group of another version takes none of the others along."""
+    try:
+        return _group(number, group)
+    except Exception as error:  # noqa: BLE001 - whatever another version raises
+        lose("a group of layers", error)
+        return None
 
 
 def _group(number: int, group: Any) -> Group | None:
+    own = group.kv_cache_spec
+    if not (getattr(own, "prefix_cacheable", True) and getattr(group, "enable_kv_transfer", True)):
+        return None
     inside = getattr(group.kv_cache_spec, "kv_cache_specs", None)
     spec = next(iter(inside.values())) if inside else group.kv_cache_spec
     names = [each.__name__ for each in type(spec).__mro__]
@@ -88,7 +105,7 @@ def _group(number: int, group: Any) -> Group | None:
 def _block_bytes(group: Any) -> int | None:
     """Of all its layers, without what pads a page."""
     sizes = [_page_bytes(one) for one in _each(group)]
-    return None if None in sizes else sum(map(int, sizes))
+    return sum(map(int, sizes)) if sizes and None not in sizes else None
 
 
 def _each(group: Any) -> list[Any]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from kvtrace import recorder
 from kvtrace.instrument.vllm import configuration, products
+from kvtrace.instrument.wrapping import lose
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +46,18 @@ _RESTORED = recorder.shape(
 
 
 def needed(tracks: Tracks, track: Track, connector: Any, blocks: Any, external_tokens: int) -> None:
-    """The blocks of an asynchronous load are allocated: what it is there for, group by group."""
+    """The blocks of an asynchronous load are allocated: what it is there for, group by group.
+
+    An engine whose tables are of another form is asked once; its lookups and loads are told without it.
+    """
+    try:
+        _needed(tracks, track, connector, blocks, external_tokens)
+    except Exception as error:  # noqa: BLE001 - whatever another version raises
+        tracks.groups = ()
+        lose("vllm.retained", error)
+
+
+def _needed(tracks: Tracks, track: Track, connector: Any, blocks: Any, external_tokens: int) -> None:
     inquiry, load = track.inquiry, track.load
     if inquiry is None or load is None or not tracks.groups:
         return

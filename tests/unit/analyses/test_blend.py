@@ -249,6 +249,13 @@ def test_reuse_of_a_prefix_alone_or_of_nothing_is_not_blended(tmp_path: Path) ->
     assert blend(run)["request_id"].to_list() == ["b", "f"]
 
 
+def test_a_lookup_of_nobody_that_found_no_chunk_takes_no_request_away(tmp_path: Path) -> None:
+    load = {"op": "load", "component": "lmcache.blend", "request_id": "r0", "start_ns": 5, "end_ns": 9}
+    nobody = {"op": "lookup", "component": "lmcache.blend", "start_ns": 1, "end_ns": 2}
+    nobody["attributes"] = [("non_prefix_hit_tokens", "0")]
+    assert blend(drawn(tmp_path, request(), load, nobody))["request_id"].to_list() == ["r0"]
+
+
 def test_info_and_the_report_say_that_a_blended_run_is_unverified(tmp_path: Path) -> None:
     run = drawn(tmp_path)
     (row,) = inventory(run).filter(what="run", name="blended").to_dicts()

@@ -186,6 +186,24 @@ def test_without_evidence_a_difference_is_unexplained(tmp_path: Path) -> None:
     assert row["reason"] == "unexplained"
 
 
+@pytest.mark.parametrize("status", ["ok", None])
+def test_an_end_without_a_status_is_an_end(tmp_path: Path, status: str | None) -> None:
+    """The spans that vLLM writes itself have none."""
+    spans = [asked(0, 1280, output_tokens=1, status=status), *WHOLE[1:]]
+    row = numbers(tmp_path, spans, [*page(HITS, 0, 1300), *page("vllm:request_success_total", 0, 1)])[HITS]
+    assert row["reason"] == "unexplained"
+
+
+@pytest.mark.parametrize("selected", [None, 0])
+def test_a_selection_that_was_not_seen_or_is_too_small_explains_nothing(
+    tmp_path: Path, selected: int | None
+) -> None:
+    spans = [asked(0, selected, output_tokens=1), *WHOLE[1:]]
+    row = numbers(tmp_path, spans, page(HITS, 0, 1300))[HITS]
+    assert sides(row) == (1300, 1280, 20, False)
+    assert row["reason"] == "unexplained"
+
+
 def test_what_the_parts_leave_over_is_unexplained(tmp_path: Path) -> None:
     row = numbers(tmp_path, PARTIAL, page(HITS, 0, 1300))[HITS]
     assert row["reason"].endswith("were not used; 20 tokens unexplained")
@@ -259,6 +277,40 @@ def test_waits_and_gaps_inside_a_prefill_time_are_named(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+def test_ranks_that_wait_for_one_load_wait_at_the_same_time(tmp_path: Path, ranks: int) -> None:
+    waits = [
+        {
+            "op": "wait", "engine": "e0", "process": f"e0/w{rank}", "observer": "worker", "reason": "load",
+            "rank": rank, "start_ns": (32 + rank % 2) * MS, "end_ns": 37 * MS,
+        }
+        for rank in range(ranks)
+    ]  # fmt: skip
+    row = numbers(tmp_path, [timed(), served(30, 40), *waits, served(50, 60)], seconds(PREFILL, 30))[PREFILL]
+    assert sides(row) == (30 * MS, 15 * MS, 15 * MS, False)
+
+
+#  ordered 10 [rank 0 20-40]          45 in use     vLLM: 20 ms of each rank
+#             [rank 1   22-42]
+@pytest.mark.parametrize(("late", "around", "again"), [(0, "15 ms", "20 ms"), (2, "13 ms", "18 ms")])
+def test_the_load_time_of_several_ranks_is_the_sum_of_their_copies(
+    tmp_path: Path, late: int, around: str, again: str
+) -> None:
+    name = "vllm:kv_offload_load_time_total"
+    copies = [
+        {**loaded(1280, component="vllm.offloading", rank=rank, transfer_id="r0/load/1"),
+         "process": f"e0/w{rank}", "submit_ns": 10 * MS, "usable_ns": 45 * MS,
+         "start_ns": (20 + late * rank) * MS, "end_ns": (40 + late * rank) * MS}
+        for rank in range(2)
+    ]  # fmt: skip
+    row = numbers(tmp_path, [timed(), *copies, served()], page(name, 0, 0.040))[name]
+    assert sides(row) == (40 * MS, 35 * MS, 5 * MS, False)
+    assert row["reason"] == (
+        f"{around} between order and copy, and from the copy to its use, are not in it; "
+        f"{again} in it are copies of several ranks at the same time"
+    )
+
+
 def test_what_spans_and_answers_tell_is_over_the_requests_that_they_tell_of(tmp_path: Path) -> None:
     span = {"gen_ai.latency.time_in_queue": "0.040", "gen_ai.latency.time_in_model_prefill": "0.020"}
     told = timed(observer="api", evidence="native", attributes=span, reported_cached_tokens=7)
@@ -312,6 +364,44 @@ def test_pages_with_times_cover_the_requests_that_ended_between_them(tmp_path: P
     samples[1]["value"] = 1290.0
     row = numbers(tmp_path / "more", [*WHOLE, *other, also], samples)[HITS]
     assert row["reason"] == "1 request under way when a page was taken"
+
+
+def test_pages_of_processes_that_begin_at_different_times_are_said(tmp_path: Path) -> None:
+    """The second server is seen from 150 on: what it counted before belongs to a request that is left out."""
+    pages = [*page(HITS, 0, 1280), *page(HITS, 0, 1280)]
+    for sample, (process, at) in zip(
+        pages, (("m0", -10), ("m0", 400), ("m1", 150), ("m1", 400)), strict=True
+    ):
+        sample |= {"process": process, "time_ns": at, "labels": {}}
+    row = numbers(tmp_path, WHOLE, [*pages])[HITS]
+    assert row["reported"] == 2560
+    pages[2]["time_ns"] = -10
+    assert numbers(tmp_path / "same", WHOLE, pages)[HITS]["reason"] == "unexplained"
+    other = [{**row, "request_id": "r1", "start_ns": 200 + row["start_ns"], "end_ns": 200 + row["end_ns"]}
+             for row in WHOLE[:3]]  # fmt: skip
+    late = {**prefill(1280, 256, name="r1"), "start_ns": 240, "end_ns": 260}
+    pages[2]["time_ns"] = 150
+    reason = numbers(tmp_path / "late", [*WHOLE, *other, late], pages)[HITS]["reason"]
+    assert reason == "pages of 2 processes begin or end at different times"
+
+
+def test_a_counter_that_began_anew_is_said(tmp_path: Path) -> None:
+    row = numbers(tmp_path, WHOLE, page(HITS, 0, 500, 280))[HITS]
+    assert (sides(row)[0], row["reason"]) == (780, "the counter began anew 1 time")
+
+
+@pytest.mark.parametrize(("shown_by", "value"), [(None, None), ("e1/s", None), ("e0/scheduler", 1280)])
+def test_an_engine_that_was_watched_earlier_says_nothing_of_another(
+    tmp_path: Path, shown_by: str | None, value: int | None
+) -> None:
+    """The counter is of 5 s, e0 was watched from 1 s on and e1 from 10 s on."""
+    pages = [*page(HITS, 1280), *page("vllm:external_prefix_cache_hits_created", 3e6 + 5, kind="gauge")]
+    watched = [
+        {**VLLM, "first_ns": 3_000_001 * 1_000 * MS},
+        {**VLLM, "process": "e1/s", "engine": "e1", "first_ns": 3_000_010 * 1_000 * MS},
+    ]
+    pages = [{**sample, "process": shown_by} for sample in pages]
+    assert numbers(tmp_path, WHOLE, pages, process=watched)[HITS]["reported"] == value
 
 
 def test_loads_of_the_native_offloading_took_longer_than_their_copies(tmp_path: Path) -> None:

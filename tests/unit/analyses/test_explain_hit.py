@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from kvtrace.analyses.explain import explain
 from tests.rows import write_run
-from tests.unit.analyses.break_even_rows import GIB, copied, loading, others, world
-from tests.unit.analyses.exposure.drawing import request
+from tests.unit.analyses.break_even_rows import GIB, MS, copied, loading, others, world
+from tests.unit.analyses.exposure.drawing import request, scheduler
 from tests.unit.analyses.identity_rows import SERVER, S, produced, reused, said
 
 if TYPE_CHECKING:
@@ -42,6 +42,25 @@ def test_without_steps_of_other_sizes_no_estimate_is_made_up(tmp_path: Path) -> 
         "Whether it was worth its wait is not clear: 160 ms was waited for, and what computing those tokens "
         "takes cannot be estimated."
     )
+
+
+def test_what_a_full_queue_may_have_hidden_is_no_wait(tmp_path: Path) -> None:
+    """A step is lost, so that the partition is no exact one: what is known is how long such a load takes."""
+    queue = scheduler("queue", 0, 1900 * MS, reason="capacity")
+    loss = [{"cause": "dropped", "process": "e0/scheduler", "op": "step", "count": 1, "from_ns": 0}]
+    more = [copied(1000, GIB, start=9000 + 400 * at) | {"request_id": f"q{at}"} for at in range(4)]
+    spans = [*loading(1000, copied(1000, GIB)), queue, *others(), *more]
+    offer, _, _ = told(world(tmp_path, *spans, loss=[{**loss[0], "to_ns": 10 * MS}]))
+    assert offer.endswith(
+        "Whether it was worth its wait is not clear: its load takes 160 ms, of which an unknown "
+        "part was hidden, and computing those tokens takes 100 ms."
+    )
+
+
+def test_a_wait_whose_end_was_not_seen_is_one_of_at_least_so_long(tmp_path: Path) -> None:
+    first, *rest, _ = loading(1000, copied(1000, GIB))
+    offer, _, _ = told(world(tmp_path, {**first, "first_token_ns": None}, *rest, *others()))
+    assert "160 ms was waited for at least, and what computing those tokens takes cannot be" in offer
 
 
 def test_what_was_gone_when_it_was_read_is_said(tmp_path: Path) -> None:

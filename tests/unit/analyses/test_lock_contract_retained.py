@@ -112,6 +112,31 @@ def test_every_rank_needs_its_share(tmp_path: Path) -> None:
     assert told(run) == [("violated", "group 0 (full) lacks 4 of the 12 tokens before token 12 on rank 1")]
 
 
+#  rank 1 speaks of b and not of a
+def test_a_rank_that_speaks_of_other_loads_and_not_of_this_one_leaves_it_open(tmp_path: Path) -> None:
+    other = [load("b", span_id=2), need(0, "full", 0, 12, request="b"), restored(0, 0, 12, request="b")]
+    run = drawn(tmp_path, load(), FULL, ALL, *other, restored(0, 0, 12, request="b", rank=1))
+    said = "2 loads covered (kv 3); of 1 load nobody said what was restored"
+    assert told(run) == [("inconclusive", said)]
+
+
+#  request a in two engines: e0 restored 4-12 after a hit of 0-4, of e1 no worker speaks
+def of_two_engines(*, lacks: bool = False) -> list[Row]:
+    full = need(0, "full", 0, 12, groups=1, on_gpu="" if lacks else "0-4", had=4, engine="e0")
+    other = {"process": "e1", "engine": "e1", "component": "lmcache"}
+    return [
+        load(engine="e1" if lacks else "e0", usable=8), full, restored(0, 4, 12, engine="e0"),
+        load(span_id=7, **other), need(0, "full", 0, 12, groups=1, **other),
+    ]  # fmt: skip
+
+
+def test_one_name_of_a_request_in_two_engines_mixes_up_nothing(tmp_path: Path) -> None:
+    assert told(drawn(tmp_path, *of_two_engines())) == [("pass", "2 loads covered (kv 2)")]
+    broken = drawn(tmp_path, *of_two_engines(lacks=True), name="broken")
+    assert told(broken) == [("violated", "group 0 (full) lacks 4 of the 12 tokens before token 12 on rank 0")]
+    assert [status for status, _ in told(broken, COMPLETE)] == ["violated"]
+
+
 def test_a_copy_that_failed_restored_nothing(tmp_path: Path) -> None:
     run = drawn(tmp_path, load(), FULL, restored(0, 0, 12, outcome="failed"))
     assert told(run) == [("violated", "group 0 (full) lacks 12 of the 12 tokens before token 12 on rank 0")]

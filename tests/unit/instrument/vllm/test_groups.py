@@ -142,6 +142,30 @@ def test_a_group_of_no_known_kind_keeps_its_place_and_says_nothing() -> None:
     assert [each and each.number for each in groups_of(every, (2, 0))] == [2, None]
 
 
+@pytest.mark.usefixtures("told")
+def test_a_group_that_no_load_brings_keeps_its_place_and_says_nothing() -> None:
+    """A window that is computed again (DeepSeek-V4.1's bounded replay), and a replica on the accelerator."""
+    replayed = group(SlidingWindowMLASpec(prefix_cacheable=False))
+    replica = group(FullAttentionSpec())
+    replica.enable_kv_transfer = False
+    found = groups_of(config(replayed, replica, group(SlidingWindowMLASpec(prefix_cacheable=True))))
+    assert [each and each.number for each in found] == [None, None, 2]
+
+
+@pytest.mark.usefixtures("told")
+def test_a_group_without_layers_on_this_rank_is_no_indexer_and_its_bytes_are_not_known() -> None:
+    (found,) = groups_of(config(Some(kv_cache_spec=SlidingWindowSpec(), layer_names=[])))
+    assert found is not None
+    assert (found.state_kind, found.layers, found.block_bytes) == ("window", 0, None)
+
+
+def test_a_group_of_another_version_takes_none_of_the_others_along(told: Told) -> None:
+    odd = group(SlidingWindowSpec(sliding_window="none"))
+    found = groups_of(config(group(FullAttentionSpec()), odd, group(MambaSpec())))
+    assert [each and each.number for each in found] == [0, None, 2]
+    assert told.losses == [("hook_failure", "a group of layers: ValueError")]
+
+
 def test_an_engine_with_another_configuration_is_counted_once_and_one_without_is_not(told: Told) -> None:
     assert groups_of(Some(), (0,)) == ()
     assert [cause for cause, _ in told.losses] == ["hook_failure"]

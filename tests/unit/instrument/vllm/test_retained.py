@@ -13,6 +13,7 @@ from types import SimpleNamespace as Some
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kvtrace.instrument import wrapping
 from kvtrace.instrument.vllm.groups import groups_of
 from kvtrace.instrument.vllm.track import of
 from tests.unit.instrument.vllm import test_groups
@@ -113,10 +114,21 @@ def test_without_an_asynchronous_load_nothing_is_said(told: Told, answer: Any) -
     assert rows(told, "retained_state") == []
 
 
-def test_blocks_of_another_form_are_counted_and_hurt_nobody(told: Told) -> None:
+def test_blocks_of_another_form_are_counted_once_and_hurt_nobody(told: Told) -> None:
     scheduler = asked(told, [CACHED] * 4)
-    assert [cause for cause, _ in told.losses] == ["hook_failure"]
-    assert "a" in scheduler.requests
+    scheduler.add_request(Request("b", 100))
+
+    def pass_(scheduler: Any) -> dict[str, int]:
+        request = scheduler.requests["b"]
+        found, _ = scheduler.connector.get_num_new_matched_tokens(request, 16)
+        scheduler.connector.update_state_after_alloc(request, Some(blocks=[[CACHED] * 4]), found)
+        return {}
+
+    scheduler.next_pass = pass_
+    scheduler.update_from_output(scheduler.schedule(), output())
+    assert told.losses == [("hook_failure", "vllm.retained: ValueError")]
+    assert set(scheduler.requests) == {"a", "b"}
+    assert "switched off" not in str(wrapping.status())
 
 
 class Spec:
