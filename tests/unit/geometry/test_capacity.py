@@ -123,7 +123,7 @@ def test_numbers_that_no_machine_has_are_refused() -> None:
 
 @pytest.mark.parametrize("sample", ["l1-reuse", "native-offload", "l2-loads", "concurrent"])
 def test_real_transfers_carried_as_many_bytes_a_token(sample: str) -> None:
-    expected = figures(tiny._config()).bytes_per_token
+    expected = figures(tiny.configuration()).bytes_per_token
     rows = open_run(SAMPLES / sample).sql(
         "SELECT DISTINCT bytes / tokens AS each FROM span WHERE op IN ('load', 'store') "
         "AND bytes IS NOT NULL AND tokens > 0"
