@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
-from kvtrace.analyses.blockers.cache import COLUMNS, shares, shares_of
+from kvtrace.analyses.blockers.cache import COLUMNS, shares, shares_alone, shares_of
 
 if TYPE_CHECKING:
     from kvtrace.run import Run
 
-__all__ = ["COLUMNS", "blockers", "shares"]
+__all__ = ["COLUMNS", "blockers", "shares", "shares_alone"]
 
 
 def blockers(

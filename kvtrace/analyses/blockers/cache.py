@@ -143,10 +143,11 @@ def _rows(made: Ready, part: Requests, cuts: Segments) -> Iterator[pl.DataFrame]
         )
 
 
-def _blocks(made: Ready) -> Iterator[pl.DataFrame]:
+def _blocks(made: Ready, *, beside: int = 0) -> Iterator[pl.DataFrame]:
+    """The rows of all requests; not of time in which one of the layers `beside` is active."""
     for part, found in blocks(made.prepared, owners=False):
         cuts = segments(cut_layers(found, part, owners=False), [], part)
-        cuts = cuts.where((cuts.layers & _RELEVANT) != 0)
+        cuts = cuts.where(((cuts.layers & _RELEVANT) != 0) & ((cuts.layers & beside) == 0))
         yield from _rows(made, part, cuts)
 
 
@@ -160,6 +161,12 @@ def _anything(run: Run) -> bool:
 def shares_of(run: Run, requests: tuple[str, ...]) -> pl.DataFrame:
     """The rows of some requests, all windows."""
     found = _blocks(ready(run, requests)) if _anything(run) else ()
+    return pl.concat([pl.DataFrame(schema=_FILE), *found])
+
+
+def shares_alone(run: Run) -> pl.DataFrame:
+    """The rows of a run, all windows, of the time in which no transfer of the request was going on."""
+    found = _blocks(ready(run), beside=layers.TRANSFERS) if _anything(run) else ()
     return pl.concat([pl.DataFrame(schema=_FILE), *found])
 
 

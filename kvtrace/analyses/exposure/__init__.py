@@ -43,8 +43,9 @@ def exposure(run: Run, *, window: Literal["ttft", "decode", "e2e"] | None = None
     The bound is exact when the request is a member of a step of its engine (or has no first token while
     the engine has steps) and no loss of the scheduler's process overlaps the window, else upper: then the
     compute row is there with null, its time falls into what is next in the list, and exposed parts of
-    transfer classes are upper bounds, no measure. Unfinished requests stay in, censored. A row wherever a
-    class has a total or is exposed.
+    transfer classes are upper bounds, no measure. Unfinished requests stay in, censored. Steps, transfers,
+    lookups and waits that were only predicted are no part of it. A row wherever a class has a total or is
+    exposed.
 
     Columns:
         request_id: the request

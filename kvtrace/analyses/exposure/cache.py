@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from kvtrace.analyses.exposure.serving import Runs
     from kvtrace.run import Run
 
-ALGORITHM = "3"
+ALGORITHM = "4"
 """Bumped whenever the partition of the same run can come out differently."""
 BLOCK_INTERVALS = 150_000
 

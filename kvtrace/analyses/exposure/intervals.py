@@ -5,6 +5,9 @@ intervals   one row a (request, layer, interval) but for steps, sorted by reques
             record of their process, or at the window's end when the process is not known
 steps       every step, and which requests it served
 waits       the waits of every engine, and whom they name
+
+A forecast (evidence predicted) is none of these: a request that only a simulation knows has its windows, and
+nothing in them.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ _STEPS = f"""
 CREATE TEMP TABLE iteration AS
 WITH numbered AS (
     SELECT (row_number() OVER () - 1)::INTEGER AS step, engine, process, start_ns, end_ns, span_id
-    FROM span WHERE op = 'step'
+    FROM span WHERE op = 'step' AND evidence IS DISTINCT FROM 'predicted'
 )
 SELECT
     n.step, e.place, n.start_ns, coalesce(n.end_ns, p.last_ns, {_NEVER}) AS stop_ns,
@@ -62,7 +65,8 @@ FROM numbered n LEFT JOIN process_end p USING (process) LEFT JOIN engine_end e O
 WHERE n.start_ns IS NOT NULL AND (n.end_ns IS NULL OR n.end_ns >= n.start_ns);
 CREATE TABLE served AS
 WITH membership AS (
-    SELECT (row_number() OVER () - 1)::INTEGER AS step, unnest(members) AS m FROM span WHERE op = 'step'
+    SELECT (row_number() OVER () - 1)::INTEGER AS step, unnest(members) AS m
+    FROM span WHERE op = 'step' AND evidence IS DISTINCT FROM 'predicted'
 )
 SELECT
     a.number, s.step, s.m.scheduled_tokens IS NULL OR s.m.scheduled_tokens > 0 AS is_serving,
@@ -84,7 +88,7 @@ CREATE TEMP TABLE asked AS
 WITH own AS (
     SELECT start_ns, engine, request_id, members FROM span
     WHERE op IN ('queue', 'lookup') AND observer = 'scheduler' AND engine IS NOT NULL
-      AND (end_ns IS NULL OR end_ns >= start_ns)
+      AND evidence IS DISTINCT FROM 'predicted' AND (end_ns IS NULL OR end_ns >= start_ns)
 ), named AS (
     SELECT start_ns, engine, request_id FROM own
     UNION ALL
@@ -127,7 +131,9 @@ WITH named AS (
     SELECT
         *,
         is_member OR (token_ns IS NULL AND engine IN (
-            SELECT engine FROM span WHERE op = 'step' AND (end_ns IS NULL OR end_ns >= start_ns)
+            SELECT engine FROM span
+            WHERE op = 'step' AND evidence IS DISTINCT FROM 'predicted'
+                AND (end_ns IS NULL OR end_ns >= start_ns)
         )) AS seen_stepping
     FROM ended
 )
@@ -151,13 +157,14 @@ CREATE TEMP VIEW attributed AS
 WITH own AS (
     SELECT op, reason, tier_from, tier_to, start_ns, end_ns, submit_ns, usable_ns, process, span_id,
            request_id, members
-    FROM copy
+    FROM copy WHERE evidence IS DISTINCT FROM 'predicted'
     UNION ALL
     SELECT op, reason, NULL, NULL, start_ns, end_ns, NULL, NULL, process, span_id, request_id, members
-    FROM span WHERE op IN ('queue', 'lock_wait')
+    FROM span WHERE op IN ('queue', 'lock_wait') AND evidence IS DISTINCT FROM 'predicted'
     UNION ALL
     SELECT 'lookup', reason, NULL, NULL, start_ns, end_ns, NULL, NULL, process, span_id, request_id, members
-    FROM lookup  -- the noun: a server's inquiry that its client gave up stays open, and nobody waits for it
+    FROM lookup WHERE evidence IS DISTINCT FROM 'predicted'
+    -- the noun: a server's inquiry that its client gave up stays open, and nobody waits for it
 ), shared AS (
     SELECT * EXCLUDE (request_id, members), unnest(list_distinct(
         list_append(list_transform(members, lambda m: m.request_id), request_id))) AS request_id
@@ -204,7 +211,8 @@ SELECT dense_rank() OVER (ORDER BY w.engine) - 1 AS engine_number, w.engine, w.s
     CASE WHEN len(w.members) > 0 THEN list_transform(w.members, lambda m: m.request_id)
          WHEN w.request_id IS NOT NULL THEN [w.request_id] END AS names
 FROM wait w LEFT JOIN process_end p ON w.process = p.process
-WHERE w.engine IS NOT NULL AND coalesce(w.end_ns, p.last_ns, {_NEVER}) > w.start_ns
+WHERE w.engine IS NOT NULL AND w.evidence IS DISTINCT FROM 'predicted'
+    AND coalesce(w.end_ns, p.last_ns, {_NEVER}) > w.start_ns
 ORDER BY w.engine, w.start_ns, w.span_id
 """  # noqa: S608 - constants of this module
 

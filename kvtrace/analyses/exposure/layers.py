@@ -54,6 +54,8 @@ ANY_OTHERS = _bits(OTHERS, 5)
 ANY_NOBODY = _bits(NOBODY, 5)
 ANY_WAIT = ANY_NAMED | ANY_OTHERS | ANY_NOBODY
 ANY_HOP = _bits(FIRST_HOP, HOPS)
+TRANSFERS = ANY_HOP | (1 << LOAD_WAIT) | (1 << LOCK) | (1 << LOOKUP) | (1 << STORE)
+"""What a request itself has going on while it lacks blocks."""
 
 
 def hop_name(hop: int) -> str:

@@ -64,7 +64,7 @@ WITH keyed AS (
 ), asked AS (
     SELECT request_id, arg_min(found_tokens, start_ns) FILTER (found_tokens IS NOT NULL) AS found_tokens,
         bool_or(coalesce(reason = 'below_chunk', false)) AS below_chunk
-    FROM lookup WHERE request_id IS NOT NULL GROUP BY request_id
+    FROM lookup WHERE request_id IS NOT NULL AND evidence IS DISTINCT FROM 'predicted' GROUP BY request_id
 )
 SELECT request_id, keyed_tokens, found_tokens, coalesce(below_chunk, false) AS below_chunk
 FROM keyed FULL JOIN asked USING (request_id)

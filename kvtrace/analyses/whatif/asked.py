@@ -33,9 +33,8 @@ WHERE op = 'load' AND end_ns > start_ns AND evidence IS DISTINCT FROM 'predicted
 GROUP BY ALL ORDER BY ALL
 """
 _LOOKUPS = """
-SELECT count(*), coalesce(quantile_disc(end_ns - start_ns, 0.5)
-    FILTER (outcome IS DISTINCT FROM 'timeout'), 0)::BIGINT
-FROM lookup WHERE end_ns >= start_ns AND start_ns >= 0
+SELECT count(*), quantile_disc(end_ns - start_ns, 0.5) FILTER (outcome IS DISTINCT FROM 'timeout')::BIGINT
+FROM lookup WHERE end_ns >= start_ns AND start_ns >= 0 AND evidence IS DISTINCT FROM 'predicted'
 """
 _STAYS = (
     "What else a request was recorded doing or waiting for meanwhile stays, and so do steps of others: "
@@ -101,7 +100,7 @@ def changes(run: Run, options: Options) -> list[Change]:
     if every or options.lookup_ns is not None:
         found.append(_lookups(run, min(options.lookup_ns or 0, LONGEST_NS), lookups))
     if every or options.without:
-        found.append(_failures(run, typical_ns, seen=bool(lookups or seen)))
+        found.append(_failures(run, lookups, typical_ns, seen=bool(seen)))
     if every or options.choose:
         found.append(_better(run, seen=bool(seen)))
     if every or options.holds:
@@ -168,10 +167,15 @@ def _lookups(run: Run, at_most_ns: int, seen: int) -> Shorter:
     )  # fmt: skip
 
 
-def _failures(run: Run, typical_ns: int, *, seen: bool) -> Shorter:
-    unseen = "" if seen else (
-        f"neither a load nor a lookup with an end was recorded{_instrument(run, 'lookup_found_tokens')}"
-    )  # fmt: skip
+def _failures(run: Run, lookups: int, usual_ns: int | None, *, seen: bool) -> Shorter:
+    """usual_ns: what half of the lookups that did not time out take at most."""
+    unseen, typical_ns = "", usual_ns or 0
+    if not lookups and not seen:
+        unseen = (
+            f"neither a load nor a lookup with an end was recorded{_instrument(run, 'lookup_found_tokens')}"
+        )
+    elif lookups and usual_ns is None:
+        unseen = "no lookup that did not time out was recorded: how long an answer takes is not known"
     told = (
         f"Lookups that timed out take what half of the others take at most ({typical_ns / 1e6:.3f} ms), "
         "loads that failed take no time; both still bring nothing: what was computed instead is computed. "
@@ -195,8 +199,7 @@ def _freed(run: Run) -> Change:
     ((holds,),) = run.connection().sql("SELECT count(*) FROM hold").fetchall()
     told = (
         "No GPU block waits for a transfer that still needs it: time of queue_capacity that holds are to "
-        "blame for (blockers) is gone, less what was going on behind it. Low: also behind holds of unknown "
-        "size."
+        "blame for (blockers) is gone, less what was going on behind it. Low: that is gone too."
     )
     return Change(
         name=FREED,
@@ -211,7 +214,7 @@ def _eager(run: Run) -> Change:
     ((keys,),) = connection.sql("SELECT count(*) FROM request_key").fetchall()
     told = (
         "Stores begin when they are decided, and take as long. Tokens that a lookup missed by less than they "
-        "waited (missed_by_lag, store_lag) are loaded at what a loaded token cost in this run instead of "
+        "waited to begin (missed_by_lag) are loaded at what a loaded token cost in this run instead of "
         "computed (break_even's fit). What more writing would cost is not in it."
     )
     missing = "" if stores and keys else (

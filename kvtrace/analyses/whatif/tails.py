@@ -45,9 +45,10 @@ _FAILED = """
 WITH wrong AS (
     SELECT request_id, members, start_ns, tier_from, tier_to FROM copy
     WHERE op = 'load' AND outcome IN ('failed', 'timeout', 'cancelled') AND end_ns IS NOT NULL
+        AND evidence IS DISTINCT FROM 'predicted'
     UNION ALL
     SELECT request_id, members, start_ns, NULL, NULL FROM lookup
-    WHERE outcome = 'timeout' AND end_ns IS NOT NULL
+    WHERE outcome = 'timeout' AND end_ns IS NOT NULL AND evidence IS DISTINCT FROM 'predicted'
 ), whose AS (
     SELECT * EXCLUDE (request_id, members), unnest(list_distinct(
         list_append(list_transform(coalesce(members, []), lambda m: m.request_id), request_id))) AS request_id
@@ -61,11 +62,12 @@ FROM whose w JOIN arrived a USING (request_id) WHERE w.start_ns IS NOT NULL
 _QUEUED = """
 SELECT a.number, greatest(q.start_ns, a.start_ns) AS s, $layer AS layer
 FROM queue q JOIN arrived a USING (request_id) WHERE q.reason IN ('policy', 'preempted')
+    AND q.evidence IS DISTINCT FROM 'predicted'
 """
 _COPIES = """
 SELECT engine, start_ns AS s, end_ns AS e FROM copy
 WHERE op = 'load' AND end_ns > start_ns AND start_ns >= 0 AND engine IS NOT NULL
-    AND tier_from = $from AND tier_to = $to
+    AND tier_from = $from AND tier_to = $to AND evidence IS DISTINCT FROM 'predicted'
 """
 
 

@@ -252,7 +252,7 @@ def test_eager_stores_turn_what_was_missed_by_lag_into_a_load(tmp_path: Path) ->
     }  # fmt: skip
     step_ms = took(1100)
     late = [
-        request(905 * MS, 2000 * MS, round((910 + step_ms) * MS), request_id="late"),
+        request(905 * MS, 2000 * MS, round((910 + step_ms) * MS), request_id="late", gpu_hit_tokens=0),
         {**scheduler("lookup", 905 * MS, 906 * MS, request_id="late"), "found_tokens": 0, "outcome": "ok"},
         step(910 * MS, round((910 + step_ms) * MS), "late", tokens=1100),
     ]
