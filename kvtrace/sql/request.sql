@@ -1,19 +1,23 @@
 -- One row a request. Several observers may have seen it: our own eyes in the API process win over those in
 -- the scheduler, both over the engine's own span, and the earlier of two; what the winner does not know comes
--- from the next. A simulated request tells nothing where somebody saw it, and one of a clock without a date
--- (before 1971, schema.vocabulary.FIRST_DATE_NS: it counts from its own start) tells its times where nobody else did:
--- what then ends before it begins took nobody knows how long.
+-- from the next. A simulated request tells nothing but its forecast where somebody saw it, and one of a clock
+-- without a date (before 1971, schema.vocabulary.FIRST_DATE_NS: it counts from its own start) tells its times where
+-- nobody else did: what then ends before it begins took nobody knows how long.
 CREATE VIEW request AS
 WITH seen AS (
-    SELECT *, row_number() OVER (
+    SELECT * REPLACE (first_value(predicted_tokens IGNORE NULLS) OVER every AS predicted_tokens),
+        row_number() OVER every AS preference
+    FROM span
+    WHERE op = 'request' AND request_id IS NOT NULL
+    WINDOW every AS (
         PARTITION BY request_id
         ORDER BY evidence IS NOT DISTINCT FROM 'predicted', start_ns < 31536000000000000,
                  CASE WHEN observer = 'api' AND evidence IS DISTINCT FROM 'native' THEN 0
                       WHEN observer = 'scheduler' THEN 1
                       WHEN observer = 'api' THEN 2 ELSE 3 END, start_ns, span_id
-    ) AS preference
-    FROM span
-    WHERE op = 'request' AND request_id IS NOT NULL
+        ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING
+    )
+    QUALIFY evidence IS DISTINCT FROM 'predicted' OR first_value(evidence) OVER every = 'predicted'
 )
 SELECT
     request_id,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMNS", "ledger", "table"]
 
-ALGORITHM = "3"
+ALGORITHM = "4"
 """Bumped whenever the ledger of the same run can come out differently."""
 
 COLUMNS = pl.Schema(

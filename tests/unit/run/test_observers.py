@@ -291,3 +291,19 @@ def test_what_ends_before_it_begins_on_two_clocks_has_no_length(tmp_path: Path) 
     run = write_run(tmp_path / "run", span=rows)
     found = run.sql("SELECT first_token_ns, end_ns, ttft_ns, duration_ns FROM request ORDER BY request_id")
     assert found.rows() == [(60, 50, None, None), (100, 160, 0, 60)]
+
+
+def test_a_simulated_request_tells_nothing_but_its_forecast_where_somebody_saw_it(tmp_path: Path) -> None:
+    seen = {"op": "request", "request_id": "a", "start_ns": 100, "observer": "api", "span_id": 1}
+    told = {"start_ns": 90, "end_ns": 200, "first_token_ns": 150, "status": "ok", "output_tokens": 7}
+    forecast = seen | told | {"predicted_tokens": 64, "evidence": "predicted", "span_id": 2}
+    alone = forecast | {"request_id": "b"}
+    run = write_run(tmp_path / "run", span=[forecast, seen | {"evidence": "shim"}, alone])
+    query = """
+        SELECT start_ns, end_ns, ttft_ns, status, output_tokens, predicted_tokens, evidence, observers
+        FROM request ORDER BY request_id
+    """
+    assert run.sql(query).rows() == [
+        (100, None, None, None, None, 64, "shim", 1),
+        (90, 200, 60, "ok", 7, 64, "predicted", 1),
+    ]
