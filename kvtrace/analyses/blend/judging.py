@@ -91,13 +91,15 @@ def judged(row: dict[str, Any], allowed: Thresholds | None) -> tuple[str, str]:
         for name, limit, sign in limits
         if row[name] is not None and sign * (row[name] - limit) < 0
     ]
-    if missed:
+    if missed and row["positions"]:
         return "rejected", "; ".join(missed)
     unknown = [name for name, *_ in limits if row[name] is None]
     if unknown:
         return "unverified", f"not measured: {', '.join(unknown)}"
     if row["left_out"]:
         return "unverified", f"positions that cannot be compared: {row['left_out']}"
+    if not row["positions"]:
+        return "unverified", "no position was compared"
     return "accepted", f"within {len(limits)} of {len(limits)} limits"
 
 
