@@ -73,9 +73,17 @@ def _limits(path: Path, table: Any) -> dict[str, float]:
     if unknown:
         raise InputError(f"{path}: knows no limit {min(unknown)!r}; there are {', '.join(METRICS)}.")
     for name, value in table.items():
-        if type(value) not in (int, float) or not math.isfinite(value):
+        if type(value) not in (int, float) or not _is_finite(value):
             raise InputError(f"{path}: the limit of {name} is no finite number.")
     return {name: float(value) for name, value in table.items()}
+
+
+def _is_finite(value: float) -> bool:
+    """An integer of 400 digits is none."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def judged(row: dict[str, Any], allowed: Thresholds | None) -> tuple[str, str]:

@@ -124,6 +124,67 @@ def test_logits_that_cannot_be_read_are_refused(
         asked(tmp_path, {"request_id": "r0", "full_logits": name, "blended_logits": name})
 
 
+def npy(header: str) -> bytes:
+    text = header.encode()
+    text += b" " * (64 - (len(text) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + b"\0" * 64
+
+
+def safetensors(shape: list[int], stop: int) -> bytes:
+    entry = {"dtype": "F32", "shape": shape, "data_offsets": [0, stop]}
+    text = json.dumps({"a": entry}).encode()
+    return len(text).to_bytes(8, "little") + text + b"\0" * stop
+
+
+ORDER = "'descr':'<f8','fortran_order':False,'shape':"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("l.npy", npy("{'descr':'''abc")),
+        ("l.npy", npy(f"{{{ORDER}({'-' * 8000}1,2)}}")),
+        ("l.npy", npy(f"{{{ORDER}(True,2)}}")),
+        ("l.npy", npy(f"{{{ORDER}(-1,2)}}")),
+        ("l.npy", npy(f"{{{ORDER}({10**30},0)}}")),
+        ("l.safetensors", safetensors([0, 10**30], 0)),
+        ("l.safetensors", safetensors([0, 2**62], 0)),
+        ("l.safetensors", safetensors([1] * 70, 4)),
+        ("a" * 5000 + ".npy", None),
+        ("a\0.npy", None),
+    ],
+    ids=range(10),
+)
+def test_hostile_logits_are_refused_in_one_sentence(tmp_path: Path, name: str, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=r"is no |no such file"):
+        asked(tmp_path, {"request_id": "r0", "full_logits": name, "blended_logits": name})
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "l.safetensors").symlink_to("/proc/self/mem")
+    with pytest.raises(InputError, match=r"cannot be read|is cut off"):
+        asked(
+            tmp_path, {"request_id": "r0", "full_logits": "l.safetensors", "blended_logits": "l.safetensors"}
+        )
+
+
+@pytest.mark.parametrize("form", ["expanded", "sparse", "compressed", "meta", "quantized"])
+def test_tensors_of_other_forms_are_refused(tmp_path: Path, form: str) -> None:
+    torch = pytest.importorskip("torch")
+    makes = {
+        "expanded": lambda: torch.zeros(1).expand(1, 2**42),
+        "sparse": lambda: torch.zeros(2, 3).to_sparse(),
+        "compressed": lambda: torch.zeros(2, 3).to_sparse_csr(),
+        "meta": lambda: torch.zeros(2, 3, device="meta"),
+        "quantized": lambda: torch.quantize_per_tensor(torch.zeros(2, 3), 0.1, 0, torch.qint8),
+    }
+    torch.save(makes[form](), tmp_path / "l.pt")
+    with pytest.raises(InputError, match=r"is no matrix|claims more numbers|does not load"):
+        asked(tmp_path, {"request_id": "r0", "full_logits": "l.pt", "blended_logits": "l.pt"})
+
+
 class Planted:
     """Makes a file when it is unpickled."""
 
@@ -163,6 +224,7 @@ def test_an_archive_of_arrays_is_no_matrix(tmp_path: Path) -> None:
         ("[most]\nperplexity = 1", "knows no limit 'perplexity'"),
         ("[most]\nkl_mean = nan", "no finite number"),
         ("[most]\nkl_mean = true", "no finite number"),
+        ("[most]\nkl_mean = 1" + "0" * 400, "no finite number"),
         ("[most]\nkl_mean = 1\n[other]", "thresholds are"),
         ("requests = -1\n[most]\nkl_mean = 1", "requests is no count"),
     ],
