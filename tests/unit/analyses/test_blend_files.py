@@ -81,10 +81,37 @@ def test_a_parquet_file_of_few_bytes_and_many_numbers_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kvtrace.analyses.blend.pairs.MOST_VALUES", 1000)
-    table = pa.table({"request_id": ["r0"], "full_tokens": [[7] * 5000], "blended_tokens": [[7]]})
+    table = pa.table({"request_id": ["r0"], "full_tokens": [[7] * 600], "blended_tokens": [[7] * 600]})
     pq.write_table(table, tmp_path / "pairs.parquet")
-    with pytest.raises(InputError, match=r"a row group has 5,000 values of one column"):
+    with pytest.raises(
+        InputError, match=r"a row group has 1,201 values; write smaller ones, of at most 1,000"
+    ):
         blend(drawn(tmp_path), pairs=tmp_path / "pairs.parquet", through="numpy")
+
+
+def test_columns_of_a_parquet_file_that_nobody_reads_are_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvtrace.analyses.blend.pairs.MOST_VALUES", 1000)
+    table = pa.table({"request_id": ["r0"], "full_tokens": [[7]], "blended_tokens": [[7]], "x": [[1] * 5000]})
+    pq.write_table(table, tmp_path / "pairs.parquet")
+    assert blend(drawn(tmp_path), pairs=tmp_path / "pairs.parquet", through="numpy").height == 1
+
+
+def test_the_largest_row_group_that_is_read_takes_bounded_memory(tmp_path: Path) -> None:
+    """Sixteen rows of 2^17 token ids a side, in a few kilobytes: one row's are objects at a time."""
+    ids = pa.array([[7] * (1 << 17)] * 16)
+    table = pa.table(
+        {"request_id": [str(row) for row in range(16)], "full_tokens": ids, "blended_tokens": ids}
+    )
+    pq.write_table(table.slice(0, 15), tmp_path / "pairs.parquet")
+    assert (tmp_path / "pairs.parquet").stat().st_size < 100_000
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in read_pairs(tmp_path / "pairs.parquet")) == 15
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_broken_parquet_file_or_none_is_refused(tmp_path: Path) -> None:
