@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import json
 import math
+import tokenize
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     Rows = NDArray[np.float64]
 
 MOST_HEADER_BYTES = 100_000_000
+_UNREADABLE = (
+    ValueError, TypeError, KeyError, AttributeError, OSError, EOFError, OverflowError, MemoryError,
+    RecursionError, SyntaxError, tokenize.TokenError,
+)  # fmt: skip
+"""What numpy and the parsers behind it raise at headers that nobody wrote in good faith."""
 _SAFE_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
@@ -62,7 +68,7 @@ def matrix_of(given: list[list[float]] | str, folder: Path, request_id: str) -> 
     if not isinstance(given, str):
         try:
             values = np.array(given, dtype=np.float64)
-        except (ValueError, OverflowError) as error:
+        except (ValueError, OverflowError, MemoryError) as error:
             raise InputError(f"{request_id}: its logits are rows of several lengths.") from error
         return Logits(values.reshape(0, 0)) if not given else _matrix(values, request_id)
     name, _, array = given.partition("#")
@@ -70,43 +76,58 @@ def matrix_of(given: list[list[float]] | str, folder: Path, request_id: str) -> 
     readers = {".npy": _npy, ".safetensors": _safetensors, ".pt": _pt}
     if path.suffix not in readers:
         raise InputError(f"{path}: logits are .npy, .safetensors or .pt files.")
-    if not path.is_file():
+    if not _is_file(path):
         raise InputError(
             f"{path}: no such file; logits of {request_id} are named from the pairs file's folder."
         )
     return readers[path.suffix](path, array)
 
 
+def _is_file(path: Path) -> bool:
+    """Whether there is one; no name of 5,000 characters is one, nor one that no file system can have."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def _npy(path: Path, _name: str) -> Logits:
     try:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError, OverflowError) as error:
+    except _UNREADABLE as error:
         raise InputError(f"{path}: is no array that numpy wrote without objects.") from error
     return _matrix(values, str(path))
 
 
 def _safetensors(path: Path, name: str) -> Logits:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > min(size - 8, MOST_HEADER_BYTES):
-            raise InputError(f"{path}: is cut off, or no safetensors file.")
-        try:
-            header = json.loads(file.read(length))
-            entries = {key: entry for key, entry in header.items() if key != "__metadata__"}
-            entry = _chosen(path, entries, name)
-            shape, (start, stop) = tuple(entry["shape"]), entry["data_offsets"]
-            dtype = np.dtype(_SAFE_DTYPES[entry["dtype"]])
-            fits = all(type(part) is int and part >= 0 for part in (*shape, start, stop)) and (
-                start <= stop <= size - 8 - length and math.prod(shape) * dtype.itemsize == stop - start
-            )
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise InputError(f"{path}: has no header of F64, F32, F16 or BF16 arrays.") from error
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = file.read(length) if size >= 8 and length <= min(size - 8, MOST_HEADER_BYTES) else None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
+    if header is None:
+        raise InputError(f"{path}: is cut off, or no safetensors file.")
+    try:
+        entries = {key: entry for key, entry in json.loads(header).items() if key != "__metadata__"}
+        entry = _chosen(path, entries, name)
+        shape, (start, stop) = tuple(entry["shape"]), entry["data_offsets"]
+        dtype = np.dtype(_SAFE_DTYPES[entry["dtype"]])
+        fits = all(type(part) is int and part >= 0 for part in (*shape, start, stop)) and (
+            start <= stop <= size - 8 - length and math.prod(shape) * dtype.itemsize == stop - start
+        )
+    except _UNREADABLE as error:
+        raise InputError(f"{path}: has no header of F64, F32, F16 or BF16 arrays.") from error
     if not fits:
         raise InputError(f"{path}: its header and its length do not agree.")
-    if stop == start:
-        return _matrix(np.zeros(shape, dtype), str(path))
-    values = np.memmap(path, dtype=dtype, mode="r", offset=8 + length + start, shape=shape)
+    try:
+        values = (
+            np.zeros(shape, dtype) if stop == start
+            else np.memmap(path, dtype=dtype, mode="r", offset=8 + length + start, shape=shape)
+        )  # fmt: skip
+    except _UNREADABLE as error:
+        raise InputError(f"{path}: is no matrix of positions x vocabulary.") from error
     return _matrix(values, str(path), is_bfloat16=entry["dtype"] == "BF16")
 
 
@@ -119,8 +140,13 @@ def _pt(path: Path, name: str) -> Logits:
     except Exception as error:
         raise InputError(f"{path}: torch does not load it as weights alone.") from error
     values = found if isinstance(found, torch.Tensor) else _chosen(path, found, name)
-    if not isinstance(values, torch.Tensor) or values.ndim != 2 or values.is_complex():
+    if (
+        not isinstance(values, torch.Tensor) or values.ndim != 2 or values.is_complex()
+        or values.is_quantized or values.layout is not torch.strided or values.device.type != "cpu"
+    ):  # fmt: skip
         raise InputError(f"{path}: is no matrix of positions x vocabulary.")
+    if values.numel() * values.element_size() > values.untyped_storage().nbytes():
+        raise InputError(f"{path}: claims more numbers than it holds; save a copy (clone) of the view.")
     return Logits(values)
 
 

@@ -105,9 +105,10 @@ def blend(
     does the same without it, bfloat16 safetensors included, and gives the same numbers but for rounding.
 
     A request is rejected when a limit is not met; accepted when all are measured and met, and no position was
-    left out; else unverified. The run is rejected when more requests are than the thresholds allow; accepted
-    when none of its blended requests is unverified and enough were compared; else unverified. A thresholds
-    file (TOML) has requests (least number compared), rejected (most), and tables least and most of limits.
+    left out; else, and when no position was compared, unverified. The run is rejected when more requests are
+    than the thresholds allow; accepted when none of its blended requests is unverified and enough were
+    compared; else unverified. A thresholds file (TOML) has requests (least number compared), rejected (most),
+    and tables least and most of limits.
 
     Args:
         run: the run

@@ -73,9 +73,17 @@ def _limits(path: Path, table: Any) -> dict[str, float]:
     if unknown:
         raise InputError(f"{path}: knows no limit {min(unknown)!r}; there are {', '.join(METRICS)}.")
     for name, value in table.items():
-        if type(value) not in (int, float) or not math.isfinite(value):
+        if type(value) not in (int, float) or not _is_finite(value):
             raise InputError(f"{path}: the limit of {name} is no finite number.")
     return {name: float(value) for name, value in table.items()}
+
+
+def _is_finite(value: float) -> bool:
+    """An integer of 400 digits is none."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def judged(row: dict[str, Any], allowed: Thresholds | None) -> tuple[str, str]:
@@ -91,13 +99,15 @@ def judged(row: dict[str, Any], allowed: Thresholds | None) -> tuple[str, str]:
         for name, limit, sign in limits
         if row[name] is not None and sign * (row[name] - limit) < 0
     ]
-    if missed:
+    if missed and row["positions"]:
         return "rejected", "; ".join(missed)
     unknown = [name for name, *_ in limits if row[name] is None]
     if unknown:
         return "unverified", f"not measured: {', '.join(unknown)}"
     if row["left_out"]:
         return "unverified", f"positions that cannot be compared: {row['left_out']}"
+    if not row["positions"]:
+        return "unverified", "no position was compared"
     return "accepted", f"within {len(limits)} of {len(limits)} limits"
 
 

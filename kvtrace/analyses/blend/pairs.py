@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_LINE_BYTES = 64 << 20
-MOST_VALUES = 1 << 26
-"""Numbers of one column of a Parquet row group: 512 MB of float64."""
-BATCH_ROWS = 16
+MOST_VALUES = 1 << 22
+"""Numbers of a Parquet row group, over the columns that are read: each may be an object of 32 bytes."""
+BATCH_ROWS = 1
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -97,7 +97,7 @@ def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
     known = set(Pair.__struct_fields__)
     try:
         with pq.ParquetFile(path) as file:
-            _require_bounded(path, file.metadata)
+            _require_bounded(path, file.metadata, known)
             names = [name for name in file.schema_arrow.names if name in known]
             number = 0
             for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=names):
@@ -108,15 +108,16 @@ def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
         raise InputError(f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]}).") from error
 
 
-def _require_bounded(path: Path, metadata: Any) -> None:
+def _require_bounded(path: Path, metadata: Any, known: set[str]) -> None:
     """A few packed bytes may claim more numbers than there is memory."""
-    for group in range(metadata.num_row_groups):
-        columns = metadata.row_group(group)
-        most = max((columns.column(number).num_values for number in range(columns.num_columns)), default=0)
-        if most > MOST_VALUES:
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        columns = [group.column(place) for place in range(group.num_columns)]
+        values = sum(one.num_values for one in columns if one.path_in_schema.split(".")[0] in known)
+        if values > MOST_VALUES:
             raise InputError(
-                f"{path}: a row group has {most:,} values of one column; write smaller ones, of at most "
-                f"{MOST_VALUES:,}."
+                f"{path}: a row group has {values:,} values; write smaller ones, of at most {MOST_VALUES:,}, "
+                "or name files of logits (.npy, .safetensors, .pt)."
             )
 
 

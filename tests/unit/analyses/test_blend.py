@@ -219,6 +219,16 @@ def test_the_run_is_accepted_only_when_all_that_was_blended_was_compared(tmp_pat
     assert {row["run_verdict"] for row in rows} == {"unverified"}
 
 
+@pytest.mark.parametrize("most", ["1e18", "0"])
+def test_a_pair_in_which_nothing_was_compared_is_unverified_and_counts_for_nothing(
+    tmp_path: Path, most: str
+) -> None:
+    none = {"request_id": "r0", "full_tokens": [], "blended_tokens": []}
+    row = asked(tmp_path, none, limits=f"rejected = 1\n[most]\ne2e_ns = {most}")
+    assert (row["verdict"], row["because"]) == ("unverified", "no position was compared")
+    assert row["run_verdict"] == "unverified"
+
+
 def test_as_many_may_be_rejected_as_the_thresholds_allow(tmp_path: Path) -> None:
     lines = [{"request_id": "r0", **TOKENS}, {"request_id": "x", "full_tokens": [1], "blended_tokens": [1]}]
     limits = "rejected = 1\n[least]\ntop1_agreement = 1.0"

@@ -81,10 +81,37 @@ def test_a_parquet_file_of_few_bytes_and_many_numbers_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kvtrace.analyses.blend.pairs.MOST_VALUES", 1000)
-    table = pa.table({"request_id": ["r0"], "full_tokens": [[7] * 5000], "blended_tokens": [[7]]})
+    table = pa.table({"request_id": ["r0"], "full_tokens": [[7] * 600], "blended_tokens": [[7] * 600]})
     pq.write_table(table, tmp_path / "pairs.parquet")
-    with pytest.raises(InputError, match=r"a row group has 5,000 values of one column"):
+    with pytest.raises(
+        InputError, match=r"a row group has 1,201 values; write smaller ones, of at most 1,000"
+    ):
         blend(drawn(tmp_path), pairs=tmp_path / "pairs.parquet", through="numpy")
+
+
+def test_columns_of_a_parquet_file_that_nobody_reads_are_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvtrace.analyses.blend.pairs.MOST_VALUES", 1000)
+    table = pa.table({"request_id": ["r0"], "full_tokens": [[7]], "blended_tokens": [[7]], "x": [[1] * 5000]})
+    pq.write_table(table, tmp_path / "pairs.parquet")
+    assert blend(drawn(tmp_path), pairs=tmp_path / "pairs.parquet", through="numpy").height == 1
+
+
+def test_the_largest_row_group_that_is_read_takes_bounded_memory(tmp_path: Path) -> None:
+    """Sixteen rows of 2^17 token ids a side, in a few kilobytes: one row's are objects at a time."""
+    ids = pa.array([[7] * (1 << 17)] * 16)
+    table = pa.table(
+        {"request_id": [str(row) for row in range(16)], "full_tokens": ids, "blended_tokens": ids}
+    )
+    pq.write_table(table.slice(0, 15), tmp_path / "pairs.parquet")
+    assert (tmp_path / "pairs.parquet").stat().st_size < 100_000
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in read_pairs(tmp_path / "pairs.parquet")) == 15
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_broken_parquet_file_or_none_is_refused(tmp_path: Path) -> None:
@@ -122,6 +149,67 @@ def test_logits_that_cannot_be_read_are_refused(
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=said):
         asked(tmp_path, {"request_id": "r0", "full_logits": name, "blended_logits": name})
+
+
+def npy(header: str) -> bytes:
+    text = header.encode()
+    text += b" " * (64 - (len(text) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + b"\0" * 64
+
+
+def safetensors(shape: list[int], stop: int) -> bytes:
+    entry = {"dtype": "F32", "shape": shape, "data_offsets": [0, stop]}
+    text = json.dumps({"a": entry}).encode()
+    return len(text).to_bytes(8, "little") + text + b"\0" * stop
+
+
+ORDER = "'descr':'<f8','fortran_order':False,'shape':"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("l.npy", npy("{'descr':'''abc")),
+        ("l.npy", npy(f"{{{ORDER}({'-' * 8000}1,2)}}")),
+        ("l.npy", npy(f"{{{ORDER}(True,2)}}")),
+        ("l.npy", npy(f"{{{ORDER}(-1,2)}}")),
+        ("l.npy", npy(f"{{{ORDER}({10**30},0)}}")),
+        ("l.safetensors", safetensors([0, 10**30], 0)),
+        ("l.safetensors", safetensors([0, 2**62], 0)),
+        ("l.safetensors", safetensors([1] * 70, 4)),
+        ("a" * 5000 + ".npy", None),
+        ("a\0.npy", None),
+    ],
+    ids=range(10),
+)
+def test_hostile_logits_are_refused_in_one_sentence(tmp_path: Path, name: str, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=r"is no |no such file"):
+        asked(tmp_path, {"request_id": "r0", "full_logits": name, "blended_logits": name})
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "l.safetensors").symlink_to("/proc/self/mem")
+    with pytest.raises(InputError, match=r"cannot be read|is cut off"):
+        asked(
+            tmp_path, {"request_id": "r0", "full_logits": "l.safetensors", "blended_logits": "l.safetensors"}
+        )
+
+
+@pytest.mark.parametrize("form", ["expanded", "sparse", "compressed", "meta", "quantized"])
+def test_tensors_of_other_forms_are_refused(tmp_path: Path, form: str) -> None:
+    torch = pytest.importorskip("torch")
+    makes = {
+        "expanded": lambda: torch.zeros(1).expand(1, 2**42),
+        "sparse": lambda: torch.zeros(2, 3).to_sparse(),
+        "compressed": lambda: torch.zeros(2, 3).to_sparse_csr(),
+        "meta": lambda: torch.zeros(2, 3, device="meta"),
+        "quantized": lambda: torch.quantize_per_tensor(torch.zeros(2, 3), 0.1, 0, torch.qint8),
+    }
+    torch.save(makes[form](), tmp_path / "l.pt")
+    with pytest.raises(InputError, match=r"is no matrix|claims more numbers|does not load"):
+        asked(tmp_path, {"request_id": "r0", "full_logits": "l.pt", "blended_logits": "l.pt"})
 
 
 class Planted:
@@ -163,6 +251,7 @@ def test_an_archive_of_arrays_is_no_matrix(tmp_path: Path) -> None:
         ("[most]\nperplexity = 1", "knows no limit 'perplexity'"),
         ("[most]\nkl_mean = nan", "no finite number"),
         ("[most]\nkl_mean = true", "no finite number"),
+        ("[most]\nkl_mean = 1" + "0" * 400, "no finite number"),
         ("[most]\nkl_mean = 1\n[other]", "thresholds are"),
         ("requests = -1\n[most]\nkl_mean = 1", "requests is no count"),
     ],
