@@ -38,14 +38,14 @@ FROM asked a LEFT JOIN request r ON r.request_id = a.request_id
 
 
 def better(run: Run, confidence: float) -> pl.DataFrame:
-    """The better of load and recompute, for every request that loads."""
+    """The better of load and recompute, for every request that loads; null where a cost has no upper end."""
     rows = pl.read_parquet(break_even_table(run, confidence=confidence))
     cost, estimate = pl.col("cost_ns"), pl.col("recompute_estimate_ns")
-    most = pl.coalesce("cost_high", cost) - pl.coalesce("recompute_low", estimate * 0)
-    least = pl.coalesce("cost_low", cost) - pl.coalesce("recompute_high", "cost_high", cost)
+    most = pl.col("cost_high") - pl.coalesce("recompute_low", estimate * 0)
+    least = pl.coalesce("cost_low", cost) - pl.coalesce("recompute_high", "cost_high")
     saved = rows.select(
         "request_id",
-        predicted=(cost - estimate).clip(0),
+        predicted=pl.when(pl.col("cost_high").is_not_null()).then((cost - estimate).clip(0)),
         low=pl.min_horizontal(most.clip(0).round(), cost.cast(pl.Float64)),
         high=least.clip(0).round(),
     )

@@ -237,6 +237,14 @@ def test_a_load_that_costs_more_than_computing_is_not_made(tmp_path: Path) -> No
     assert row["predicted_ns"] == pytest.approx(140 * MS, abs=MS)
 
 
+def test_a_load_of_which_a_part_may_be_lost_is_left_out(tmp_path: Path) -> None:
+    """What it cost has no upper end: what it would save is not known."""
+    gone = [{"source": "s", "process": "e0/worker", "op": "load", "cause": "dropped", "count": 1}]
+    run = world(tmp_path, *loading(1000, copied(1000, 2**32), token=200), *others(), loss=gone)
+    row = median(run, choose="better")
+    assert (row["changed"], row["predicted_ns"]) == (0, None)
+
+
 def test_a_load_that_is_worth_it_stays(tmp_path: Path) -> None:
     run = world(tmp_path, *loading(9000, copied(9000, 2**32), token=200), *others())
     assert median(run, choose="better")["predicted_ns"] == 200 * MS
