@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,21 @@ FORMS = ("npy", "both.pt", "both.safetensors", "halves.pt", "halves.safetensors"
 
 
 @pytest.fixture(scope="module")
-def answers(python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, list[Any]]]:
+def said(python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     done = subprocess.run(
         [str(python), str(SCRIPT), str(tmp_path_factory.mktemp("logits"))],
         capture_output=True, text=True, timeout=300, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    lines = [line for line in done.stdout.splitlines() if line.startswith("ANSWERS ")]
-    assert lines, done.stderr[-3000:]
-    found: dict[str, dict[str, list[Any]]] = json.loads(lines[-1].removeprefix("ANSWERS "))
+    lines = dict(
+        line.split(" ", 1) for line in done.stdout.splitlines() if line[:7] in ("ANSWERS", "REFUSED")
+    )
+    assert len(lines) == 2, done.stderr[-3000:]
+    return {name: json.loads(line) for name, line in lines.items()}
+
+
+@pytest.fixture(scope="module")
+def answers(said: dict[str, Any]) -> dict[str, dict[str, list[Any]]]:
+    found: dict[str, dict[str, list[Any]]] = said["ANSWERS"]
     return found
 
 
@@ -48,3 +56,11 @@ def test_every_form_of_the_same_numbers_gives_the_same_answer(
     assert answers["npy"] == answers["both.pt"] == answers["both.safetensors"]
     assert answers["halves.pt"] == answers["halves.safetensors"]
     assert answers["npy"] != answers["halves.pt"]
+
+
+def test_a_file_of_torch_that_holds_no_matrix_is_refused_in_a_sentence(said: dict[str, Any]) -> None:
+    told = said["REFUSED"]
+    assert told.pop("ran") == "False"
+    assert set(told) == {"expanded", "sparse", "compressed", "meta", "quantized", "planted"}
+    for form, sentence in told.items():
+        assert re.search(r"is no matrix|claims more numbers|does not load", sentence), (form, sentence)

@@ -197,21 +197,6 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("form", ["expanded", "sparse", "compressed", "meta", "quantized"])
-def test_tensors_of_other_forms_are_refused(tmp_path: Path, form: str) -> None:
-    torch = pytest.importorskip("torch")
-    makes = {
-        "expanded": lambda: torch.zeros(1).expand(1, 2**42),
-        "sparse": lambda: torch.zeros(2, 3).to_sparse(),
-        "compressed": lambda: torch.zeros(2, 3).to_sparse_csr(),
-        "meta": lambda: torch.zeros(2, 3, device="meta"),
-        "quantized": lambda: torch.quantize_per_tensor(torch.zeros(2, 3), 0.1, 0, torch.qint8),
-    }
-    torch.save(makes[form](), tmp_path / "l.pt")
-    with pytest.raises(InputError, match=r"is no matrix|claims more numbers|does not load"):
-        asked(tmp_path, {"request_id": "r0", "full_logits": "l.pt", "blended_logits": "l.pt"})
-
-
 class Planted:
     """Makes a file when it is unpickled."""
 
