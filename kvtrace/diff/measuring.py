@@ -17,6 +17,7 @@ from kvtrace.analyses.exposure import partition
 from kvtrace.analyses.ledger import table as ledger_table
 from kvtrace.errors import QueryError, UsageError
 from kvtrace.run.derived import spilling
+from kvtrace.schema.vocabulary import FIRST_DATE_NS
 
 if TYPE_CHECKING:
     from kvtrace.run import Run
@@ -51,6 +52,12 @@ _EXPOSED = """
     FROM keyed k LEFT JOIN own o USING (request_id) LEFT JOIN held h USING (request_id)
 """
 
+_BEFORE = """
+    SELECT request_id, first_token_ns - start_ns AS ns FROM request
+    WHERE first_token_ns < start_ns AND (first_token_ns < $dated_ns) = (start_ns < $dated_ns)
+"""
+"""First tokens before their arrival, by one clock: no question answers with them, and they may not pass."""
+
 
 def values(run: Run, metric: str) -> pl.DataFrame:
     """A metric's values, a row a request; a question without requests gives its rows without keys.
@@ -70,6 +77,11 @@ def values(run: Run, metric: str) -> pl.DataFrame:
     told = rows.select(*(["request_id"] if "request_id" in rows.columns else []), value=pl.col(column))
     if "request_id" not in told.columns:
         return told.select(key=pl.lit(None, pl.String), value="value").cast(_SCHEMA)
+    if column == "ttft_ns":
+        before = pl.DataFrame(
+            run.connection().sql(_BEFORE, params={"dated_ns": FIRST_DATE_NS}).to_arrow_table()
+        )
+        told = told.join(before, on="request_id", how="left").select("request_id", pl.coalesce("value", "ns"))
     return told.join(keys(run), on="request_id", how="inner").select("key", "value").cast(_SCHEMA)
 
 

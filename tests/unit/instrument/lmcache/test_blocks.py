@@ -118,7 +118,8 @@ def test_what_is_not_configured_yet_has_no_medium_and_no_time_to_live() -> None:
 
 def test_keys_of_one_tenant_are_told_apart_without_its_salt(told: Any) -> None:
     handler = FIRST.handlers()["l1.read.reserved"]
-    keys = [key(1), key(1, cache_salt="bob"), key(1, cache_salt="bob"), key(1, cache_salt="eve")]
+    salts = ("bob of blocks", "bob of blocks", "eve of blocks")  # a process tells each tenant once
+    keys = [key(1), *(key(1, cache_salt=salt) for salt in salts)]
     nobody, bob, again, eve = (row.get("identity_id") for row in read(handler(7, AT, "", {"keys": keys})))
     assert nobody is None
     assert bob == again != eve
