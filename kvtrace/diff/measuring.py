@@ -17,16 +17,10 @@ from kvtrace.analyses.exposure import partition
 from kvtrace.analyses.ledger import table as ledger_table
 from kvtrace.errors import QueryError, UsageError
 from kvtrace.run.derived import spilling
-from kvtrace.schema.vocabulary import FIRST_DATE_NS
+from kvtrace.schema.vocabulary import EXPOSED_TRANSFER, FIRST_DATE_NS
 
 if TYPE_CHECKING:
     from kvtrace.run import Run
-
-EXPOSED = (
-    "wait_load", "wait_store", "wait_lookup", "wait_lock", "load", "load_wait", "lock", "lookup", "store",
-    "interference",
-)  # fmt: skip
-"""Classes that are exposed transfer in full."""
 
 _KEYS = """
     SELECT r.request_id, coalesce(r.workload_key, c.alias) AS key
@@ -149,7 +143,7 @@ def lossy(run: Run) -> bool:
 
 def _exposed(run: Run) -> pl.DataFrame:
     """Exposed transfer of each request from arrival to finish; null unless it is exact and whole."""
-    parameters = {"path": str(partition(run)), "held": str(shares(run)), "classes": list(EXPOSED)}
+    parameters = {"path": str(partition(run)), "held": str(shares(run)), "classes": list(EXPOSED_TRANSFER)}
     connection = spilling(run)
     try:
         connection.execute(f"CREATE TEMP TABLE keyed AS {_KEYS}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.panels import _palette
+from kvtrace.schema.vocabulary import EXPOSED_TRANSFER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     import polars as pl
 
     from kvtrace.run import Run
-
-CLASSES = (*sorted(_palette.TRANSFER), "interference")
-"""Classes that are exposed transfer in full."""
 
 _HELD = """
 WITH lacking AS (
@@ -68,7 +65,7 @@ def headline(run: Run, path: Path, sums: pl.DataFrame, requests: pl.DataFrame) -
     held_path = str(shares(run))
     connection = run.connection()
     own = (
-        sums.filter(pl.col("class").is_in(CLASSES))
+        sums.filter(pl.col("class").is_in(EXPOSED_TRANSFER))
         .group_by("window", "bound").agg(pl.col("exposed_ns").sum().alias("own_ns"))
     )  # fmt: skip
     held = connection.sql(_HELD, params={"path": str(path), "held": held_path}).pl()
@@ -77,7 +74,7 @@ def headline(run: Run, path: Path, sums: pl.DataFrame, requests: pl.DataFrame) -
         for row in requests.iter_rows(named=True)
         if row["bound"] == "exact"
     ] or [{"window": "", "requests": 0}]
-    params = {"path": str(path), "held": held_path, "classes": list(CLASSES), "measured": measured}
+    params = {"path": str(path), "held": held_path, "classes": list(EXPOSED_TRANSFER), "measured": measured}
     quantiles = connection.sql(_QUANTILES, params=params).pl().with_columns(bound=pl.lit("exact"))
     holds = connection.sql("SELECT count(*) > 0 AS any FROM hold").pl()["any"][0]
     whole = requests.select("window", "bound").join(own, on=["window", "bound"], how="left")

@@ -8,6 +8,7 @@ of knowledge (`other`) is hatched as well, so that it never reads as work.
 from __future__ import annotations
 
 from kvtrace.analyses._text import CLASS_WORDS
+from kvtrace.schema.vocabulary import EXPOSED_TRANSFER
 
 COLORS: dict[str, str] = {
     "compute": "#7c8aa0",
@@ -29,19 +30,7 @@ COLORS: dict[str, str] = {
 
 WORDS = CLASS_WORDS
 
-TRANSFER: frozenset[str] = frozenset(
-    {
-        "wait_load",
-        "wait_store",
-        "wait_lookup",
-        "wait_lock",
-        "load",
-        "load_wait",
-        "lock",
-        "lookup",
-        "store",
-    }
-)
+TRANSFER = frozenset(EXPOSED_TRANSFER) - {"interference"}
 """Classes that are time of the cache's own doing, for or by this request."""
 
 HATCH = {"shape": "/", "size": 5, "solidity": 0.3, "fgcolor": "#cfd4db", "bgcolor": "#a9b0bb"}

@@ -9,6 +9,12 @@ FIRST_DATE_NS = 31_536_000_000_000_000
 """1971-01-01: a time before it is of a clock that counts from its own start. Such rows have right distances
 among themselves and no place beside dates."""
 
+EXPOSED_TRANSFER: tuple[str, ...] = (
+    "wait_load", "wait_store", "wait_lookup", "wait_lock", "load", "load_wait", "lock", "lookup", "store",
+    "interference",
+)  # fmt: skip
+"""Classes of the partition that are exposed transfer in full; of `queue_capacity` `blockers` says a part."""
+
 OPS: dict[str, str] = {
     "request": "arrival to finish",
     "queue": "not scheduled",

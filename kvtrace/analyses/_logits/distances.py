@@ -102,15 +102,7 @@ def _by_numpy(full: Rows, blended: Rows) -> Sums:
     kl = np.maximum((np.exp(lp) * gap).sum(axis=1), 0.0)
     gap = np.abs(gap)
     agreeing = int((x.argmax(axis=1) == y.argmax(axis=1)).sum())
-    return Sums(
-        len(x),
-        agreeing,
-        float(kl.sum()),
-        float(kl.max()),
-        float(gap.sum()),
-        int(allowed.sum()),
-        float(gap.max()),
-    )
+    return _summed(len(x), agreeing, kl, gap, allowed)
 
 
 def _by_torch(torch: Any, full: Rows, blended: Rows) -> Sums:
@@ -124,15 +116,15 @@ def _by_torch(torch: Any, full: Rows, blended: Rows) -> Sums:
     kl = (lp.exp() * gap).sum(dim=1).clamp(min=0.0)
     gap = gap.abs()
     agreeing = int((x.argmax(dim=1) == y.argmax(dim=1)).sum())
+    return _summed(len(x), agreeing, kl, gap, allowed)
+
+
+def _summed(positions: int, agreeing: int, kl: Any, gap: Any, allowed: Any) -> Sums:
+    """Numpy's arrays and torch's tensors have the same words for it."""
     return Sums(
-        len(x),
-        agreeing,
-        float(kl.sum()),
-        float(kl.max()),
-        float(gap.sum()),
-        int(allowed.sum()),
+        positions, agreeing, float(kl.sum()), float(kl.max()), float(gap.sum()), int(allowed.sum()),
         float(gap.max()),
-    )
+    )  # fmt: skip
 
 
 def _comparable(full: Rows, blended: Rows) -> Any:
