@@ -132,7 +132,10 @@ def seen(run: Run) -> dict[tuple[str, str | None], dict[str, Any]]:
 def test_a_router_could_see_the_tiers_in_which_it_counted_and_all_keys_on_its_plane(
     whole: Run, events: pl.DataFrame
 ) -> None:
-    """The first round finds nothing; of the others each finds something in one of both tiers."""
+    """The first round finds nothing; of the others each finds something in one of both tiers.
+
+    How many blocks the GPU had the router's log may leave open, how many the tiers below it not.
+    """
     found, most = seen(whole), PROMPTS * (ROUNDS - 1)
     places = {("dynamo.device", "gpu"), ("dynamo.host_pinned", "host")}
     for component, tier in places:
@@ -141,10 +144,12 @@ def test_a_router_could_see_the_tiers_in_which_it_counted_and_all_keys_on_its_pl
             "SELECT count(DISTINCT key) FROM block WHERE event = 'stored' AND component = $of", of=component
         ).rows()
         assert row["keys"] == row["published_keys"] == keys > 0
-        assert (row["routes"], row["visible"], row["evidence"]) == (PROMPTS * ROUNDS, "yes", "native")
+        assert (row["visible"], row["evidence"]) == ("yes", "native")
+        assert row["routes"] == PROMPTS * ROUNDS or (tier == "gpu" and 0 < row["routes"] < PROMPTS * ROUNDS)
         loaded = events.filter(pl.col("loaded_ns").is_not_null(), tier=tier)["client"].n_unique()
         assert loaded <= row["routes_counting"] <= most
-    assert sum(found[place]["routes_counting"] for place in places) >= most
+    untold = PROMPTS * ROUNDS - found["dynamo.device", "gpu"]["routes"]
+    assert sum(found[place]["routes_counting"] for place in places) + untold >= most
     assert found["router", "disk"]["routes_counting"] == 0
     assert found["router", "disk"]["visible"] == "unknown", "no key of a disk was there to be seen"
 
