@@ -145,9 +145,10 @@ def test_a_router_could_see_the_tiers_in_which_it_counted_and_all_keys_on_its_pl
         ).rows()
         assert row["keys"] == row["published_keys"] == keys > 0
         assert (row["visible"], row["evidence"]) == ("yes", "native")
-        assert row["routes"] == PROMPTS * ROUNDS or (tier == "gpu" and 0 < row["routes"] < PROMPTS * ROUNDS)
+        untold = PROMPTS * ROUNDS - row["routes"]
+        assert untold == 0 or (tier == "gpu" and row["routes"] > 0)
         loaded = events.filter(pl.col("loaded_ns").is_not_null(), tier=tier)["client"].n_unique()
-        assert loaded <= row["routes_counting"] <= most
+        assert loaded - untold <= row["routes_counting"] <= most
     untold = PROMPTS * ROUNDS - found["dynamo.device", "gpu"]["routes"]
     assert sum(found[place]["routes_counting"] for place in places) + untold >= most
     assert found["router", "disk"]["routes_counting"] == 0
