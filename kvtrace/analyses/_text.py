@@ -13,6 +13,7 @@ NOT_OBSERVED = "not observed"
 NONE = "\N{EN DASH}"
 """Does not apply here: neither 0 nor unknown."""
 LONGEST_NAME = 96
+_KIB, _UNITS = 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 CLASS_WORDS: dict[str, str] = {
     "compute": "compute",
@@ -74,6 +75,16 @@ def utc(time_ns: int) -> str:
 def count(number: float | None) -> str:
     """A count with thousands apart: 1,234,567."""
     return NOT_OBSERVED if number is None else f"{number:,.0f}"
+
+
+def size(number: float | None) -> str:
+    """Bytes in binary units: 4.0 MiB."""
+    if number is None:
+        return NOT_OBSERVED
+    value, unit = float(number), 0
+    while abs(value) >= _KIB and unit < len(_UNITS) - 1:
+        value, unit = value / _KIB, unit + 1
+    return f"{value:,.0f} B" if unit == 0 else f"{digits(value)} {_UNITS[unit]}"
 
 
 def many(number: int, noun: str, plural: str | None = None) -> str:

@@ -11,6 +11,8 @@ from kvtrace.errors import UsageError
 from kvtrace.run.derived import spilling
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from kvtrace.run import Run
 
 COLUMNS = pl.Schema(
@@ -42,7 +44,7 @@ WITH record AS (
 SELECT
     CASE $by WHEN 'engine' THEN r.engine WHEN 'verdict' THEN t.verdict ELSE $run_group END AS "group",
     r.end_ns IS NULL AS is_open, t.state IS NOT DISTINCT FROM 'aborted' AS is_cut,
-    t.state IS NOT DISTINCT FROM 'error' AS is_failed,
+    t.state IS NOT DISTINCT FROM 'error' AS is_failed, r.request_id,
     t.ttft_ns, t.itl_p50_ns, t.itl_p99_ns, r.duration_ns AS e2e_ns, r.output_tokens,
     CASE WHEN coalesce(r.end_ns, e.last_ns, n.last_ns) >= r.start_ns
         THEN TRY_CAST(coalesce(r.end_ns, e.last_ns, n.last_ns)::HUGEINT - r.start_ns AS BIGINT) END AS seen_ns
@@ -95,15 +97,44 @@ def slo(
     Raises:
         UsageError: no target, a negative one, one beyond 64 bits, or `by` is something else.
     """
-    targets = dict(zip(METRICS, (ttft_ns, itl_p50_ns, itl_p99_ns, e2e_ns), strict=True))
-    asked = {metric: target for metric, target in targets.items() if target is not None}
-    if not asked or min(asked.values()) < 0 or max(asked.values()) > MOST_NS:
-        raise UsageError("slo: give at least one target, none below 0 ns and none beyond 64 bits.")
+    asked = stated("slo", ttft_ns, itl_p50_ns, itl_p99_ns, e2e_ns)
+    if not asked:
+        raise UsageError("slo: give at least one target.")
     if by not in ("group", "engine", "verdict"):
         raise UsageError(f"slo: by must be group, engine or verdict, not {by}.")
     rows = _requests(run, by)
     judged = [_judged(rows, metric, target) for metric, target in asked.items()]
     return pl.concat(judged).sort("group", maintain_order=True, nulls_last=False)
+
+
+def stated(asker: str, *targets: int | None) -> dict[str, int]:
+    """Metric -> its target, ns, of those that are given, in the order of METRICS.
+
+    Raises:
+        UsageError: a target is negative or beyond 64 bits.
+    """
+    asked = {name: target for name, target in zip(METRICS, targets, strict=True) if target is not None}
+    if any(not 0 <= target <= MOST_NS for target in asked.values()):
+        raise UsageError(f"{asker}: no target may be below 0 ns or beyond 64 bits.")
+    return asked
+
+
+def of_requests(run: Run, targets: Mapping[str, int], requests: Sequence[str]) -> pl.DataFrame:
+    """(request_id, metric, target_ns, value_ns, in_time) of these requests, as `slo` counts them.
+
+    in_time is null where it is not known; a request with one token has no row of times between tokens.
+    """
+    rows = _requests(run, "group")
+    mine = pl.col("request_id").is_in(list(requests))
+    return pl.concat(
+        _told(rows, metric, target)
+        .filter(mine)
+        .select(
+            "request_id", metric=pl.lit(metric), target_ns=pl.lit(target, pl.Int64), value_ns=metric,
+            in_time="in_time",
+        )
+        for metric, target in targets.items()
+    )  # fmt: skip
 
 
 def _requests(run: Run, by: str) -> pl.DataFrame:
@@ -122,13 +153,14 @@ def _requests(run: Run, by: str) -> pl.DataFrame:
 
 def _judged(rows: pl.DataFrame, metric: str, target: int) -> pl.DataFrame:
     """One target's rows."""
-    between = metric.startswith("itl")
-    told = rows.filter(pl.col("output_tokens").fill_null(2) > 1) if between else rows
-    told = told.with_columns(in_time=_in_time(rows, metric, target))
-    counted = told.group_by("group").agg(
-        requests=pl.col("in_time").count(),
-        attained=pl.col("in_time").sum(),
-        censored=pl.col("in_time").null_count(),
+    counted = (
+        _told(rows, metric, target)
+        .group_by("group")
+        .agg(
+            requests=pl.col("in_time").count(),
+            attained=pl.col("in_time").sum(),
+            censored=pl.col("in_time").null_count(),
+        )
     )
     known = counted.with_columns(
         metric=pl.lit(metric),
@@ -136,6 +168,13 @@ def _judged(rows: pl.DataFrame, metric: str, target: int) -> pl.DataFrame:
         attained=pl.when(pl.col("requests") > 0).then("attained"),
     )
     return known.select(list(COLUMNS)).cast(COLUMNS)
+
+
+def _told(rows: pl.DataFrame, metric: str, target: int) -> pl.DataFrame:
+    """The rows that a target is about, with whether they were in time."""
+    between = metric.startswith("itl")
+    about = rows.filter(pl.col("output_tokens").fill_null(2) > 1) if between else rows
+    return about.with_columns(in_time=_in_time(rows, metric, target))
 
 
 def _in_time(rows: pl.DataFrame, metric: str, target: int) -> pl.Expr:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path  # noqa: TC003 - the parser reads annotations
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -30,6 +30,10 @@ def explain(
     worst: Annotated[
         int | None, Parameter(help="So many requests, those that waited longest for their first token (3).")
     ] = None,
+    ttft_ns: Annotated[int | None, Parameter(help="Target to the first token, ns.")] = None,
+    itl_p50_ns: Annotated[int | None, Parameter(help="Target between tokens, median, ns.")] = None,
+    itl_p99_ns: Annotated[int | None, Parameter(help="The same, 99th percentile.")] = None,
+    e2e_ns: Annotated[int | None, Parameter(help="Target to the end, ns.")] = None,
     evidence: Annotated[bool, Parameter(help="Say below each sentence what it stands on.")] = False,
     form: FormatOption = None,
     output: OutputOption = None,
@@ -37,17 +41,25 @@ def explain(
     """Say in six sentences why a request was slow: one request by any of its names, or the slowest ones.
 
     What it was, where its time went, where its tokens came from, whom it waited for, what became of the
-    cache's offer, what was not seen. Slow means a long time to the first token; a request that never got one
-    counts with the time to its end, or to the run's last record. With --format the sentences come out as
-    rows, with their evidence.
+    cache's offer, what was not seen. Where a target is given, whether it was kept. Slow means a long time to
+    the first token; a request that never got one counts with the time to its end, or to the run's last
+    record. With --format the sentences come out as rows, with their evidence.
 
     Example:
         kvtrace explain run req-011
     """
     if request is not None and worst is not None:
         raise UsageError("explain: takes a request or --worst, not both.")
-    names = () if request is None else (request,)
-    rows = ask(open_run(run), requests=names) if worst is None else ask(open_run(run), worst=worst)
+    whom: dict[str, Any] = {"requests": () if request is None else (request,)}
+    if worst is not None:
+        whom["worst"] = worst
+    targets: dict[str, Any] = {
+        "ttft_ns": ttft_ns,
+        "itl_p50_ns": itl_p50_ns,
+        "itl_p99_ns": itl_p99_ns,
+        "e2e_ns": e2e_ns,
+    }
+    rows = ask(open_run(run), **whom, **targets)
     if form not in (None, "table") or output is not None:
         write(rows, form, output)
         return

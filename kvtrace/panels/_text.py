@@ -1,4 +1,4 @@
-"""Numbers and names as a reader of a page sees them: those of analyses/_text, bytes, and plotly's labels."""
+"""Numbers and names as a reader of a page sees them: those of analyses/_text, and plotly's labels."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from kvtrace.analyses._text import (
     NOT_OBSERVED,
     bounded,
     count,
-    digits,
     duration,
     listed,
     many,
     share,
+    size,
     visible,
 )
 
@@ -21,22 +21,10 @@ __all__ = [
     "plain", "share", "size", "visible",
 ]  # fmt: skip
 
-_KIB, _UNITS = 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-
 
 def plain(name: object, longest: int = LONGEST_NAME) -> str:
     """A name from outside for plotly's labels and hover texts, where `<b>` and `&lt;` mean something."""
     return visible(name, longest).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def size(number: float | None) -> str:
-    """Bytes in binary units: 4.0 MiB."""
-    if number is None:
-        return NOT_OBSERVED
-    value, unit = float(number), 0
-    while abs(value) >= _KIB and unit < len(_UNITS) - 1:
-        value, unit = value / _KIB, unit + 1
-    return f"{value:,.0f} B" if unit == 0 else f"{digits(value)} {_UNITS[unit]}"
 
 
 def exact(ns: int) -> str:

@@ -44,6 +44,8 @@ LEFT_STORING = "left-storing"
 LONG = Prompt(number=60, tokens=3000)
 HALF = Prompt(number=60)
 """The first half of the long one."""
+LONGER = Prompt(number=3, tokens=2100)
+"""All of that prompt, and more than two chunks besides."""
 LAYERED_BLOCKS, RECURRENT_BLOCKS = 90, 60
 """Groups of layers share them; with 72 vLLM does not start the windowed model."""
 SHORT_TOKENS = 600
@@ -135,9 +137,13 @@ def first_load(client: Client) -> None:
 
 
 def until_death(client: Client) -> None:
-    """Repeats until the engine is gone: LMCache's lazy offload raises inside the scheduler."""
+    """Repeats until the engine is gone: LMCache's lazy offload raises inside the scheduler.
+
+    It does so when a request ends that had nothing to store. The longer prompt begins as the one before it,
+    whose state still waits in the queue: the GPU has it, and the cache has not.
+    """
     with suppress(OSError, http.client.HTTPException, drive.EngineError):
-        client.ask(*plain(0, 1, 2, 3, 0, 1, 0, 1))
+        client.ask(*plain(0, 1, 2, 3), LONGER, *plain(0, 1, 0, 1))
 
 
 def loads_in_part(client: Client) -> None:

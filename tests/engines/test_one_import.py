@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tests.engines.native import Played
 
 pytestmark = pytest.mark.engine
+QUEUED, LONGER = "cmpl-req-003-0-", "cmpl-req-004-0-"
+"""The longer one begins as the one before it, which LMCache's lazy client has not stored yet."""
 LONG, SHORT = "cmpl-req-006-0-", "cmpl-req-007-0-"
 LONG_TOKENS = 1500
 """The two that come back from L2, as vLLM calls them: prompts of 1,500 and of 600 tokens, chunks of 256."""
@@ -40,9 +42,15 @@ def imported(played: Played, out: Path) -> Path:
 
 def answer(question: str, run: Path) -> dict[str, dict[str, Any]]:
     """The rows of a question by their request, without the random end of its name."""
+    return {row["request_id"].rpartition("-")[0] + "-": row for row in rows_of(question, run)}
+
+
+def rows_of(question: str, run: Path) -> list[dict[str, Any]]:
+    """The answer to a question, as the command gives it."""
     done = kvtrace("analyze", question, str(run), "--format", "json")
     assert done.returncode == 0, done.stderr
-    return {row["request_id"].rpartition("-")[0] + "-": row for row in json.loads(done.stdout)}
+    rows: list[dict[str, Any]] = json.loads(done.stdout)
+    return rows
 
 
 @pytest.fixture(scope="module")
@@ -128,16 +136,46 @@ def test_a_whole_load_from_l2_has_its_tokens(both: Path) -> None:
     ]  # fmt: skip
 
 
-def test_the_lazy_tail_is_never_stored(lazy: Played, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def late(lazy: Played, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The two runs of a vLLM that stores lazily until it dies, and its server."""
+    return imported(lazy, tmp_path_factory.mktemp("late") / "run")
+
+
+def test_a_lookup_missed_what_still_waited_in_the_lazy_queue(late: Path) -> None:
+    """Five chunks of the prompt before it were decided and not stored yet; later they were, by the server."""
+    run = open_run(late)
+    query = "SELECT max(request_id) FROM request WHERE starts_with(request_id, $n)"
+    ((first,),), ((longer,),) = (_rows(run, query, n=name) for name in (QUEUED, LONGER))
+    query = "SELECT start_ns, found_tokens FROM lookup WHERE request_id = $r"
+    ((asked, found),) = _rows(run, query, r=longer)
+    query = "SELECT end_ns FROM span WHERE name = 'mp.store' AND outcome = 'ok' AND request_id = $r"
+    ((stored,),) = _rows(run, query, r=first)
+    assert found == 0
+    assert asked < stored
+    assert rows_of("missed_by_lag", late) == [
+        {"request_id": longer, "producer_request_id": first, "tokens": 1280, "late_by_ns": stored - asked}
+    ]
+
+
+def test_of_what_it_missed_the_longer_one_stored_nothing_itself(late: Path) -> None:
+    """The server's word about a key names no request, and the longer one asked for these keys last."""
+    rows = answer("store_lag", late)
+    assert [rows[QUEUED][name] for name in ("stored_tokens", "never_stored")] == [1280, False]
+    row = rows[LONGER]
+    assert [row[name] for name in ("stored_tokens", "completed_ns", "never_stored")] == [0, None, True]
+    assert (row["skip_reason"], row["skipped_tokens"]) == ("never_drained", 512)
+
+
+def test_the_lazy_tail_is_never_stored(late: Path) -> None:
     """What waited in the client's queue when its engine died is nowhere: the server never heard of it."""
-    run = imported(lazy, tmp_path / "run")
     query = (
         "SELECT request_id FROM span WHERE name = 'lmcache_lazy_queue' AND end_ns IS NULL AND request_id IN "
         "(SELECT request_id FROM request WHERE end_ns IS NOT NULL)"
     )
-    tail = {request.rpartition("-")[0] + "-" for (request,) in _rows(open_run(run), query)}
+    tail = {request.rpartition("-")[0] + "-" for (request,) in _rows(open_run(late), query)}
     assert tail
-    rows = answer("store_lag", run)
+    rows = answer("store_lag", late)
     assert {name for name, row in rows.items() if row["never_stored"]} >= tail
     assert {rows[name]["skip_reason"] for name in tail} <= {"never_drained", "stale"}
     assert any(row["never_stored"] is False for row in rows.values())

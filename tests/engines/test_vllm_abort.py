@@ -17,6 +17,7 @@ import polars as pl
 import pytest
 from kvtrace.run import Run, open_run
 from tests.engines import model, native
+from tests.engines.configuration import GPU_BLOCKS
 from tests.engines.leaving import OUTPUT_TOKENS
 
 if TYPE_CHECKING:
@@ -88,6 +89,19 @@ def test_its_blocks_are_held_from_the_abort_until_its_load_has_ended(run: Run) -
     assert load["end_ns"] <= hold["end_ns"]
     assert _rows(run, f"SELECT op FROM span WHERE {between}") == [], "freed with the report that it has ended"
     assert hold["outcome"] == "ok"
+
+
+def test_what_was_held_is_its_share_of_the_pool_as_long_as_it_was_held(run: Run) -> None:
+    """Nothing else is held by native offloading: from the abort to the end of its load, and nothing after."""
+    (own,) = kvtrace.analyze(run, "hold").to_dicts()
+    assert own["request_id"] == _id(run, native.LEFT_LOADING)
+    took = own["end_ns"] - own["start_ns"]
+    assert own["block_seconds"] == pytest.approx(own["blocks"] * took / 1e9)
+    began, ended = kvtrace.analyze(run, "held_share").to_dicts()
+    assert (began["time_ns"], ended["time_ns"]) == (own["start_ns"], own["end_ns"])
+    assert (began["blocks"], ended["blocks"]) == (own["blocks"], 0)
+    assert began["pool_blocks"] == GPU_BLOCKS
+    assert began["share"] == pytest.approx(own["blocks"] / GPU_BLOCKS)
 
 
 def test_it_waited_for_its_load_until_it_left_and_computed_nothing(run: Run) -> None:

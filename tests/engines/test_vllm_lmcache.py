@@ -58,6 +58,7 @@ def test_a_prompt_below_a_chunk_is_not_looked_up(recorded: dict[str, Recording])
 def test_stores_without_room_are_drops(recorded: dict[str, Recording], name: str, least: int) -> None:
     truths.drops_keep_nothing_for_an_unknown_reason(recorded[name])
     assert truths.drops(recorded[name]) >= least  # how many depends on when L1 was emptied
+    truths.what_had_no_room_is_never_stored_and_missed_again(recorded[name])
 
 
 def test_what_l1_lost_is_found_below_it(recorded: dict[str, Recording]) -> None:

@@ -165,6 +165,41 @@ def test_the_step_that_took_its_blocks_waits_for_its_stores_and_names_it(
             assert [wait["reason"] for wait in about] == ["store"], own
 
 
+def _again(run: Run, name: str, prompt: int) -> int:
+    """Prompt tokens that its steps computed after its first admission."""
+    had, again, is_first = None, 0, True
+    for step in _steps(run, name):
+        before = step["computed_before"]
+        is_first = is_first and had in (None, before)
+        had = before + step["scheduled_tokens"]
+        again += 0 if is_first else max(0, min(had, prompt) - before)
+    return again
+
+
+def test_funnel_ledger_and_fallbacks_tell_the_same_of_who_was_preempted_and_who_was_not(
+    run: Run, preempted: list[str]
+) -> None:
+    """The funnel is of the first admission; what later steps computed of the prompt was computed again."""
+    funnel, ledger, fates = (
+        {row["request_id"]: row for row in kvtrace.analyze(run, question).to_dicts()}
+        for question in ("hit_funnel", "ledger", "fallbacks")
+    )
+    assert funnel.keys() == ledger.keys() >= set(preempted)
+    for name, row in funnel.items():
+        if row["computed_tokens"] is None:  # its client left before it had computed anything
+            assert fates[name]["verdict"] == "cancelled"
+            continue
+        parts = ("gpu_hit_tokens", "loaded_tokens", "computed_tokens")
+        assert sum(row[part] for part in parts) == row["prompt_tokens"], name
+        assert ledger[name]["gpu_hit_tokens"] == row["gpu_hit_tokens"]
+        assert ledger[name]["external_hit_tokens"] == row["loaded_tokens"]
+        again = _again(run, name, row["prompt_tokens"])
+        told = (row["recomputed_tokens"], ledger[name]["recomputed_tokens"], fates[name]["recomputed_tokens"])
+        assert told == (again,) * 3, name
+        assert (again > 0) == (name in preempted), name
+        assert ledger[name]["verdict"] == fates[name]["verdict"]
+
+
 def test_a_preempted_requests_verdict_and_the_partition_of_its_time(run: Run, preempted: list[str]) -> None:
     verdicts = kvtrace.analyze(run, "fallbacks").filter(pl.col("request_id").is_in(preempted))
     for row in verdicts.to_dicts():

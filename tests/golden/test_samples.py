@@ -122,6 +122,7 @@ def test_a_prompt_below_a_chunk_is_not_looked_up(recording: Callable[[str], Reco
 def test_stores_without_room_are_drops(recording: Callable[[str], Recording], name: str) -> None:
     truths.drops_keep_nothing_for_an_unknown_reason(recording(name))
     truths.drops_are_the_stores_that_wrote_nothing(recording(name))
+    truths.what_had_no_room_is_never_stored_and_missed_again(recording(name))
 
 
 def test_what_l1_lost_is_found_below_it(recording: Callable[[str], Recording]) -> None:

@@ -63,6 +63,16 @@ def numbered(number: int, fields: Fields) -> Fields:
     return {field: {f"{name}{number}": value for name, value in of.items()} for field, of in fields.items()}
 
 
+def apart(number: int, drawn: list[Ask], plain: Fields) -> tuple[Fields, list[Ask]]:
+    """A world under names of its own."""
+    asks = [
+        replace(ask, name=f"{ask.name}-{number}", engine=f"{ask.engine}{number}",
+                keys=tuple(f"{key}-{number}" for key in ask.keys))
+        for ask in drawn
+    ]  # fmt: skip
+    return numbered(number, plain), asks
+
+
 def rows_of(ask: Ask) -> tuple[list[Row], list[Row], list[Row]]:
     """Spans, keys and blocks."""
     own: Row = {"request_id": ask.name, "engine": ask.engine, "process": ask.engine, "evidence": "shim"}
@@ -121,12 +131,7 @@ def test_reads_and_misses_are_those_of_every_pair(worlds: list[tuple[list[Ask], 
     rows: list[list[Row]] = [[], [], []]
     across, vain, said = {}, set(), [SALT]
     for number, (drawn, plain) in enumerate(worlds):
-        fields = numbered(number, plain)
-        asks = [
-            replace(ask, name=f"{ask.name}-{number}", engine=f"{ask.engine}{number}",
-                    keys=tuple(f"{key}-{number}" for key in ask.keys))
-            for ask in drawn
-        ]  # fmt: skip
+        fields, asks = apart(number, drawn, plain)
         names = [f"{name}{number}" for name in ENGINES]
         sides = {name: {field: of[name] for field, of in fields.items()} for name in names}
         across |= reads_across(asks, sides)

@@ -10,16 +10,24 @@ import polars as pl
 
 from kvtrace.analyses.blockers.cache import shares_of
 from kvtrace.analyses.break_even import table as break_even_table
+from kvtrace.analyses.compatibility import compatibility
 from kvtrace.analyses.coverage import coverage
 from kvtrace.analyses.exposure import partition
 from kvtrace.analyses.fallbacks import verdicts_of
+from kvtrace.analyses.lock_contract import broken
+from kvtrace.analyses.slo import of_requests
 from kvtrace.analyses.verdict import verdict
+from kvtrace.analyses.waste import parts as wasted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kvtrace.run import Run
 
 Row = dict[str, Any]
 
+_SINGLE = ("request", "verdict", "hit", "waste")
+_PARTS = (*_SINGLE, "aliases", "spans", "classes", "blockers", "health", "losses", "broken", "targets")
 _REQUESTS = """
 SELECT request_id, start_ns, end_ns, first_token_ns, ttft_ns, duration_ns, prompt_tokens, output_tokens,
     gpu_hit_tokens, selected_tokens, status, engine, span_id
@@ -73,6 +81,10 @@ class Story:
     health: list[Row]
     losses: list[Row]
     hit: Row | None
+    waste: Row | None
+    broken: list[Row]
+    targets: list[Row]
+    unlike: list[Row]
     observed: dict[str, bool]
 
     def exposed(self, window: str) -> list[Row]:
@@ -93,8 +105,8 @@ class Story:
         ]
 
 
-def gather(run: Run, ids: list[str]) -> list[Story]:
-    """What is known of each of these requests, in their order."""
+def gather(run: Run, ids: list[str], targets: Mapping[str, int]) -> list[Story]:
+    """What is known of each of these requests, in their order; targets are ns by the metric of `slo`."""
     if not ids:
         return []
     connection = run.connection()
@@ -128,18 +140,34 @@ def gather(run: Run, ids: list[str]) -> list[Story]:
         "hit": verdict(run, requests=tuple(ids)).join(
             fetched(_COSTS, path=str(break_even_table(run))), on="request_id", how="left"
         ),
+        "broken": broken(run, ids),
     }  # fmt: skip
     connection.unregister("lives")
-    grouped = {name: _grouped(frame) for name, frame in parts.items()}
+    if targets:
+        parts["targets"] = of_requests(run, targets, ids)
+    if (verdicts["loads"] > 0).any():
+        parts["waste"] = wasted(run, ids)
+    return _stories(run, ids, {name: _grouped(frame) for name, frame in parts.items()})
+
+
+def _stories(run: Run, ids: list[str], grouped: dict[str, dict[str, list[Row]]]) -> list[Story]:
     known = coverage(run)
     observed = dict(zip(known["fact"].to_list(), known["observed"].to_list(), strict=True))
+    reasons = {row["reason"] for rows in grouped["verdict"].values() for row in rows}
+    unlike = _unlike(run) if "key_mismatch" in reasons else []
     stories = []
     for name in ids:
-        mine = {part: rows.get(name, []) for part, rows in grouped.items()}
-        (request,), (told,) = mine.pop("request"), mine.pop("verdict")
-        (hit,) = mine.pop("hit") or (None,)
-        stories.append(Story(request=request, verdict=told, hit=hit, observed=observed, **mine))
+        mine = {part: grouped.get(part, {}).get(name, []) for part in _PARTS}
+        one = {part: next(iter(mine.pop(part)), None) for part in _SINGLE}
+        more: dict[str, Any] = {**mine, **one}
+        stories.append(Story(unlike=unlike, observed=observed, **more))
     return stories
+
+
+def _unlike(run: Run) -> list[Row]:
+    """What was written under keys that nobody who wants the content asks for."""
+    found = compatibility(run).filter(invariant="written_can_be_asked", status="violated")
+    return found.to_dicts()
 
 
 def _grouped(frame: pl.DataFrame) -> dict[str, list[Row]]:

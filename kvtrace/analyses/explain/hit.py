@@ -30,12 +30,19 @@ def hit(story: Story) -> tuple[str, str]:
         said += f" It read state of another kind ({visible(row['same_state_basis'])})."
         stands_on.append("compatibility")
     if row["still_there"] in _GONE:
-        said += f" {_GONE[row['still_there']]}."
+        said += f" {_GONE[row['still_there']]}{_numbers(row['still_there_basis'])}."
         stands_on.append("verdict")
     if row["worth_it"] in _WORTH and row["cost_ns"] is not None:
         said += f" {_WORTH[row['worth_it']]}: {_against(row)}."
         stands_on.append("break_even")
     return said, "".join(f"; {name}" for name in stands_on)
+
+
+def _numbers(basis: str) -> str:
+    """What the contract of its locks says of it; a load that only says that it failed adds nothing."""
+    return (
+        "" if basis.startswith("a load failed") else f": {visible(basis.removeprefix('ttl_expired: '), 200)}"
+    )
 
 
 def unchecked(story: Story) -> list[str]:

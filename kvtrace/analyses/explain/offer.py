@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace.analyses._text import NOT_OBSERVED, count, duration, many
+from kvtrace.analyses.explain.contract import broken, other_key
 from kvtrace.analyses.explain.hit import hit
+from kvtrace.analyses.explain.waste import wasted
 
 if TYPE_CHECKING:
     from kvtrace.analyses.explain.gathering import Row, Story
@@ -41,11 +43,12 @@ _WORDS = {
 def offer(story: Story) -> tuple[str, str]:
     """The verdict as a sentence."""
     row = story.verdict
-    if not row["tiered"]:
-        return "No external cache is recorded for its engine, so there was no offer.", "fallbacks: no row"
     verdict = row["verdict"]
-    if verdict is None:
-        return _untold(row), "fallbacks: verdict not observed"
+    if not row["tiered"] or verdict is None:
+        none = "No external cache is recorded for its engine, so there was no offer."
+        more, stands_on = broken(story)
+        known = "verdict not observed" if row["tiered"] else "no row"
+        return f"{_untold(row) if row['tiered'] else none}{more}", f"fallbacks: {known}{stands_on}"
     waited = row["waited_ns"]
     values = {
         "waited": f", {duration(waited)} of it spent on lookups, loads and locks" if waited else "",
@@ -62,8 +65,15 @@ def offer(story: Story) -> tuple[str, str]:
     }
     said = _WORDS[verdict].format(**values).replace(f"{NOT_OBSERVED} of", f"({NOT_OBSERVED}) of")
     also = f" (also: {row['also'].replace('_', ' ')})" if row["also"] else ""
-    more, stands_on = hit(story)
+    also = f"{other_key(story) if verdict == 'miss' else ''}{also}"
+    more, stands_on = _besides(story)
     return f"{said}{also}.{more}", f"fallbacks: {verdict}{stands_on}"
+
+
+def _besides(story: Story) -> tuple[str, str]:
+    """What follows it, where there is something: of the hit, of waste, of a broken contract."""
+    parts = [part(story) for part in (hit, wasted, broken)]
+    return "".join(said for said, _ in parts), "".join(stands_on for _, stands_on in parts)
 
 
 def _timeout(story: Story) -> int | None:

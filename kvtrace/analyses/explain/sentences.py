@@ -17,6 +17,7 @@ from kvtrace.analyses._text import (
 )
 from kvtrace.analyses.explain.blame import whom
 from kvtrace.analyses.explain.offer import offer
+from kvtrace.analyses.explain.targets import targets
 from kvtrace.analyses.explain.unseen import unseen
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def what(story: Story) -> Said:
         f"{visible(row['request_id'])}{f' ({names})' if names else ''} {when} on {visible(row['engine'])} "
         f"with {prompt}; {first}, and {end} (status {status})."
     )
-    return said, f"request {row['request_id']}"
+    more, stands_on = targets(story)
+    return f"{said}{more}", f"request {row['request_id']}{stands_on}"
 
 
 def _moment(ns: int) -> str:

@@ -21,8 +21,11 @@ import polars as pl
 
 from kvtrace.analyses.lock_contract._findings import Asked
 from kvtrace.errors import UsageError
+from kvtrace.run.derived import derived_folder, files_hash, published
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kvtrace.run import Run
 
 COLUMNS = pl.Schema(
@@ -39,6 +42,11 @@ COLUMNS = pl.Schema(
 )
 
 
+ALGORITHM = "1"
+"""Changed with what an invariant finds, so that no cached answer of an older one is met."""
+_BOUND_S = 60.0
+
+
 @cache
 def invariants() -> tuple[str, ...]:
     """Names of all invariants, by listing the folder."""
@@ -46,7 +54,7 @@ def invariants() -> tuple[str, ...]:
     return tuple(sorted(name for name in names if not name.startswith("_")))
 
 
-def lock_contract(run: Run, *, bound_s: float = 60.0, only: tuple[str, ...] = ()) -> pl.DataFrame:
+def lock_contract(run: Run, *, bound_s: float = _BOUND_S, only: tuple[str, ...] = ()) -> pl.DataFrame:
     """Is the state that transfers need protected while they need it, and let go once?
 
     All invariants are asked, by name. Of GPU blocks: freed_once (a hold's blocks are given back once) and
@@ -95,3 +103,14 @@ def lock_contract(run: Run, *, bound_s: float = 60.0, only: tuple[str, ...] = ()
         for one in getattr(importlib.import_module(f"{__name__}.{name}"), name)(run, asked)
     ]
     return pl.DataFrame(rows, schema=COLUMNS, orient="row")
+
+
+def broken(run: Run, requests: Sequence[str]) -> pl.DataFrame:
+    """The violations, at the usual bound, that name one of these requests; those of all are cached."""
+    target = derived_folder(run) / f"broken-{files_hash(run, ALGORITHM)}.parquet"
+    if not target.exists():
+        found = lock_contract(run).filter(pl.col("status") == "violated", pl.col("request_id").is_not_null())
+        with published(target) as partial:
+            found.write_parquet(partial)
+    mine = pl.scan_parquet(target).filter(pl.col("request_id").is_in(list(requests)))
+    return mine.sort("time_ns", maintain_order=True).collect()

@@ -64,6 +64,11 @@ WITH storing AS (
             arg_min(reason, start_ns) FILTER (op = 'drop'),
             arg_min(reason, start_ns) FILTER (op = 'store' AND NOT good)) AS reason
     FROM moving GROUP BY request_id
+), by_events AS (
+    SELECT request_id, published_ns, CASE WHEN NOT is_told THEN brought_ns END AS brought_ns,
+        CASE WHEN NOT is_told THEN tokens END AS tokens
+    FROM (SELECT *, request_id IN (SELECT request_id FROM moving WHERE NOT only_drops
+        UNION ALL SELECT request_id FROM waiting) AS is_told FROM from_events)
 ), queued AS (
     SELECT request_id, min(queued_ns) AS queued_ns, count(*) FILTER (left_ns IS NULL) AS stuck,
         coalesce(sum(tokens) FILTER (left_ns IS NULL), 0) AS stuck_tokens
@@ -104,7 +109,7 @@ WITH storing AS (
         coalesce(h.held_open, false) AS held_open,
         a.request_id IN (SELECT request_id FROM unwell) AS unwell, observable, maybe_lost
     FROM asked_here a LEFT JOIN moved m USING (request_id) LEFT JOIN offered o USING (request_id)
-    LEFT JOIN from_events e USING (request_id) LEFT JOIN held h USING (request_id)
+    LEFT JOIN by_events e USING (request_id) LEFT JOIN held h USING (request_id)
     LEFT JOIN already t USING (request_id) LEFT JOIN queued q USING (request_id)
 ), judged AS (
     SELECT *,
@@ -145,7 +150,8 @@ def store_lag(run: Run) -> pl.DataFrame:
     store, a health row or events of keys beyond the GPU say so; one that was only simulated has none. Only
     the hop that leaves the GPU counts; one further down moves what was reusable before. Where no store was
     recorded, events of the request's keys stand for it: what was stored beyond the GPU after the request
-    began, and before another request with the same key did (Dynamo's host tier).
+    began, and before another request with the same key did (Dynamo's host tier). They say nothing of one
+    that recorded a store, a drop or a wait to be stored of its own: they may be another's store of its keys.
 
     never_stored is true when the request is over, no store of it ended well and none is open; false also
     where there was nothing to store: its keys were there, or its prompt has none. It is null where that

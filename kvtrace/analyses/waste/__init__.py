@@ -18,9 +18,11 @@ from kvtrace.run.derived import spilling
 from kvtrace.schema.vocabulary import TIERS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kvtrace.run import Run
 
-__all__ = ["COLUMNS", "waste"]
+__all__ = ["COLUMNS", "parts", "waste"]
 
 _NUMBERS = (
     "stored_objects", "stored_bytes", "never_read_objects", "never_read_bytes", "gone_unread_bytes", "loads",
@@ -43,6 +45,11 @@ LEFT JOIN stored s ON s.tier = p.tier AND s.component IS NOT DISTINCT FROM p.com
 LEFT JOIN written w ON w.tier = p.tier AND w.component IS NOT DISTINCT FROM p.component
 LEFT JOIN loaded l ON l.tier = p.tier AND l.component IS NOT DISTINCT FROM p.component
 ORDER BY list_position($tiers, p.tier), p.component NULLS FIRST
+"""
+_PARTS = """
+SELECT request_id, moved::BIGINT AS moved, TRY_CAST(recomputed AS BIGINT) AS recomputed,
+    TRY_CAST(twice AS BIGINT) AS twice, rounding::BIGINT AS rounding, token_bytes
+FROM judged WHERE list_contains($requests, request_id) ORDER BY request_id
 """
 
 
@@ -87,6 +94,21 @@ def waste(run: Run) -> pl.DataFrame:
         rounding_bytes: of these moved because chunks are whole
         rounding_tokens: tokens of these
     """
+    rows = _answered(run, _ROWS, {"tiers": list(TIERS)})
+    return rows.select(list(COLUMNS)).cast(COLUMNS)
+
+
+def parts(run: Run, requests: Sequence[str]) -> pl.DataFrame:
+    """What became of the loads of each of these requests, of those that `waste` judges.
+
+    (request_id, moved, recomputed, twice, rounding): tokens; twice is null where keys were not recorded.
+    token_bytes is what one of them weighs, null where a load did not say its bytes.
+    """
+    return _answered(run, _PARTS, {"requests": list(requests)})
+
+
+def _answered(run: Run, query: str, params: dict[str, list[str]]) -> pl.DataFrame:
+    """A query of the tables of loaded.py."""
     facts = measured(pl.read_parquet(served_table(run))).filter(pl.col("loads") > 0)
     wanted = facts.select(
         "request_id", "engine", "end_ns", "again_ns", "gpu_hit", "loaded", "usable", "moved", "later"
@@ -97,7 +119,6 @@ def waste(run: Run) -> pl.DataFrame:
         connection.register("stored", stored(connection).to_arrow())
         for statement in LOADED:
             connection.execute(statement)
-        rows = pl.DataFrame(connection.sql(_ROWS, params={"tiers": list(TIERS)}).to_arrow_table())
+        return pl.DataFrame(connection.sql(query, params=params).to_arrow_table())
     finally:
         connection.close()
-    return rows.select(list(COLUMNS)).cast(COLUMNS)

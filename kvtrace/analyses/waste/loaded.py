@@ -129,7 +129,7 @@ WITH mine AS (
         LEFT JOIN held_twice h USING (request_id)
     WHERE w.moved >= 0 AND w.usable >= 0 AND w.loaded >= 0 AND w.later >= 0
 )
-SELECT tier, component, bytes, moved, rounding, recomputed, held::HUGEINT + again_known AS twice,
+SELECT request_id, tier, component, bytes, moved, rounding, recomputed, held::HUGEINT + again_known AS twice,
     bytes / nullif(moved, 0)::DOUBLE AS token_bytes
 FROM parted
 WHERE told AND sources = 1

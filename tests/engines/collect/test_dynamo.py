@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
@@ -47,12 +47,17 @@ def collected(folder: Path) -> Run:
 
 
 @pytest.fixture(scope="module")
-def events(folder: Path) -> pl.DataFrame:
-    """four_events of what was collected, and of the files that name blocks and what was reported."""
+def whole(folder: Path) -> Run:
+    """What was collected with the files that name blocks, what the router counted and what was reported."""
     files = [folder / name for name in ("request-trace.jsonl", "responses.jsonl", "frontend.log")]
-    run = open_run(import_files([folder / "run", *files], folder / "whole").run)
-    found = question("four_events")(run)
-    names = run.sql("SELECT alias AS client, request_id FROM alias WHERE kind = 'client'").unique()
+    return open_run(import_files([folder / "run", *files], folder / "whole").run)
+
+
+@pytest.fixture(scope="module")
+def events(whole: Run) -> pl.DataFrame:
+    """Its four_events, with the client's names."""
+    found = question("four_events")(whole)
+    names = whole.sql("SELECT alias AS client, request_id FROM alias WHERE kind = 'client'").unique()
     return found.join(names, on="request_id").sort("client", "first_position")
 
 
@@ -117,3 +122,52 @@ def test_what_was_loaded_is_what_the_worker_reported_and_more_than_the_router_cr
         assert loaded == reported
         assert words - 2 * BLOCK < reported <= words
         assert predicted == pytest.approx(credited, abs=BLOCK)
+
+
+def seen(run: Run) -> dict[tuple[str, str | None], dict[str, Any]]:
+    """The rows of visibility by backend and tier."""
+    return {(row["backend"], row["tier"]): row for row in question("visibility")(run).to_dicts()}
+
+
+def test_a_router_could_see_the_tiers_in_which_it_counted_and_all_keys_on_its_plane(
+    whole: Run, events: pl.DataFrame
+) -> None:
+    """The first round finds nothing; of the others each finds something in one of both tiers.
+
+    How many blocks the GPU had the router's log may leave open, how many the tiers below it not.
+    """
+    found, most = seen(whole), PROMPTS * (ROUNDS - 1)
+    places = {("dynamo.device", "gpu"), ("dynamo.host_pinned", "host")}
+    for component, tier in places:
+        row = found[component, tier]
+        ((keys,),) = whole.sql(
+            "SELECT count(DISTINCT key) FROM block WHERE event = 'stored' AND component = $of", of=component
+        ).rows()
+        assert row["keys"] == row["published_keys"] == keys > 0
+        assert (row["visible"], row["evidence"]) == ("yes", "native")
+        untold = PROMPTS * ROUNDS - row["routes"]
+        assert untold == 0 or (tier == "gpu" and row["routes"] > 0)
+        loaded = events.filter(pl.col("loaded_ns").is_not_null(), tier=tier)["client"].n_unique()
+        assert loaded - untold <= row["routes_counting"] <= most
+    untold = PROMPTS * ROUNDS - found["dynamo.device", "gpu"]["routes"]
+    assert sum(found[place]["routes_counting"] for place in places) + untold >= most
+    assert found["router", "disk"]["routes_counting"] == 0
+    assert found["router", "disk"]["visible"] == "unknown", "no key of a disk was there to be seen"
+
+
+def test_the_router_applied_every_message_that_was_collected_from_the_plane(whole: Run) -> None:
+    row = seen(whole)["dynamo", None]
+    ((messages,),) = whole.sql(
+        "SELECT count(*) FROM (SELECT DISTINCT engine, tier, event, seq FROM block WHERE seq IS NOT NULL)"
+    ).rows()
+    assert (row["applied"], row["warned"], row["dropped"]) == (messages, 0, 0)
+    assert (row["visible"], row["evidence"]) == ("yes", "native")
+
+
+def test_without_the_routers_log_it_is_not_known_in_which_tier_it_saw_anything(collected: Run) -> None:
+    """Its counters name no tier, its spans no counts: keys on the plane are not yet keys that it applied."""
+    found = seen(collected)
+    for place in (("dynamo.device", "gpu"), ("dynamo.host_pinned", "host")):
+        row = found[place]
+        assert (row["routes"], row["routes_counting"]) == (0, None)
+        assert (row["visible"], row["evidence"]) == ("unknown", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import kvtrace
 import pytest
 from kvtrace.run import open_run
 from tests.engines.collect.lmcache_session import play
@@ -76,6 +77,13 @@ def test_what_the_server_pushes_counts_what_its_spans_show(collected: tuple[Run,
     assert (last["lmcache_mp.lookups"], last["lmcache_mp.lookup_hit"]) == asked
     (line,) = [line for line in said.splitlines() if line.startswith("otlp-grpc") and "spans" in line]
     assert "other rows" in line
+
+
+def test_where_its_exporter_names_no_key_there_is_none_that_a_router_could_see(
+    collected: tuple[Run, str],
+) -> None:
+    """Objects that a page counts are residency: nobody can be told of a key without a name."""
+    assert kvtrace.analyze(collected[0], "visibility").is_empty()
 
 
 def test_nothing_was_lost(collected: tuple[Run, str]) -> None:

@@ -10,8 +10,11 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import kvtrace
 import pytest
-from tests.engines.lmcache_alone.server import CHUNKS, RANKS
+from kvtrace.analyses._text import duration
+from kvtrace.run import open_run
+from tests.engines.lmcache_alone.server import CHUNK_TOKENS, CHUNKS, RANKS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,6 +88,32 @@ def test_locks_that_ran_out_are_told_as_such_and_never_as_a_generic_failure(
     assert all(detail.endswith("whose time to live is 2 s") for _, detail in read)
     assert len(found) == len(read) + RANKS * CHUNKS
     assert {name for name, *_ in found} == {"read_within_ttl", "released_once"}
+
+
+def test_what_was_found_is_called_expired_with_its_numbers_and_what_was_read_in_time_is_not(
+    held: Played,
+) -> None:
+    """Of the two that found all of it, one read at once and one a second after its locks had run out."""
+    hits = {row["request_id"]: row for row in kvtrace.analyze(open_run(held.run), "verdict").to_dicts()}
+    assert {name: row["still_there"] for name, row in hits.items()} == {"soon-0": "yes", "late-0": "expired"}
+    basis = hits["late-0"]["still_there_basis"]
+    ((age_ns, ttl_ns),) = open_run(held.run).sql(
+        "SELECT min(f.time_ns - l.time_ns), max(l.ttl_ns) FROM block f JOIN block l USING (key, rank) "
+        "WHERE f.event = 'failed' AND f.reason = 'l1_retrieve:write_locked' AND l.event = 'locked' "
+        "AND l.request_id = 'late-0'"
+    ).rows()  # fmt: skip
+    assert basis.startswith(f"ttl_expired: {CHUNKS} keys not locked any more when read, ")
+    assert f", {duration(age_ns)} after the lock, whose time to live is {duration(ttl_ns)}" in basis
+
+
+def test_without_an_engine_nobody_says_what_was_selected_and_used_of_what_expired(held: Played) -> None:
+    """The server found it and moved nothing; null is no 0, and no fallback of an engine that is not there."""
+    run = open_run(held.run)
+    row = {row["request_id"]: row for row in kvtrace.analyze(run, "hit_funnel").to_dicts()}["late-0"]
+    assert (row["found_tokens"], row["moved_tokens"]) == (CHUNKS * CHUNK_TOKENS, 0)
+    parts = ("selected_tokens", "loaded_tokens", "lost_lock", "lost_vanished", "lost_unexplained")
+    assert {row[name] for name in parts} == {None}
+    assert kvtrace.analyze(run, "fallbacks").is_empty()
 
 
 def test_what_reads_as_there_and_was_never_written_is_an_error(unwritten: Played, tmp_path: Path) -> None:

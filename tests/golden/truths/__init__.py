@@ -39,6 +39,7 @@ from tests.golden.truths.particular import (
     the_fourth_request_after_the_kill_waits_for_held_blocks,
     the_killed_server_lost_spans,
     waits_after_the_kill_ns,
+    what_had_no_room_is_never_stored_and_missed_again,
 )
 from tests.golden.truths.recording import (
     CHUNK_TOKENS,
@@ -83,5 +84,6 @@ __all__ = [
     "the_storage_trace_knows_the_keys_of_the_lookups",
     "tokens_from_the_gpu_loaded_and_computed_are_the_prompt",
     "waits_after_the_kill_ns",
+    "what_had_no_room_is_never_stored_and_missed_again",
     "what_was_published_is_what_the_engine_recorded",
 ]

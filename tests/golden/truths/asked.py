@@ -124,6 +124,19 @@ def chunks_are_whole_and_prompts_are_not(recording: Recording) -> None:
             assert row["rounding_bytes"] == spare * KV_BYTES_PER_TOKEN
 
 
+def explain_speaks_of_waste_where_more_was_moved_than_used(recording: Recording) -> None:
+    """Of each request that loaded, and of no other; with the tokens of its own funnel."""
+    funnel = {row["request_id"]: row for row in rows_of(recording, "hit_funnel") if row["moved_tokens"]}
+    if not funnel:
+        return
+    said = kvtrace.analyze(recording.run, "explain", requests=tuple(funnel)).filter(position=5)
+    assert said.height == len(funnel)
+    for name, sentence in said.select("request_id", "sentence").iter_rows():
+        spare = funnel[name]["moved_tokens"] - funnel[name]["loaded_tokens"]
+        told = f"Of the {funnel[name]['moved_tokens']:,} tokens moved for it {spare:,} ("
+        assert (told in sentence) == ("moved for it" in sentence) == (spare > 0), sentence
+
+
 def a_larger_cache_serves_what_a_list_of_its_keys_serves(recording: Recording) -> None:
     """All keys are in it once a request, and one without a limit serves whatever was asked for before."""
     rows = rows_of(recording, "miss_ratio_curve", points=1_000)
@@ -173,6 +186,7 @@ ASKED = (
     a_load_is_worth_what_its_partition_says,
     of_one_engine_every_read_is_of_its_own_state,
     chunks_are_whole_and_prompts_are_not,
+    explain_speaks_of_waste_where_more_was_moved_than_used,
     a_larger_cache_serves_what_a_list_of_its_keys_serves,
     whoever_the_client_saw_in_time_was_served_in_time,
 )

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+import kvtrace
 from tests.golden.truths.recording import SECOND, Recording
+
+DROPPED = (
+    "SELECT request_id FROM store WHERE op = 'drop' EXCEPT SELECT request_id FROM store WHERE op = 'store'"
+)
+ASKED_AGAIN = f"""
+WITH first AS (
+    SELECT DISTINCT request_id, key, start_ns, end_ns FROM request_key JOIN request USING (request_id)
+    WHERE position = 0
+)
+SELECT DISTINCT f.request_id FROM first f JOIN first g USING (key)
+WHERE g.request_id IN ({DROPPED}) AND g.end_ns < f.start_ns AND NOT EXISTS (
+    SELECT 1 FROM block b WHERE b.event = 'written' AND b.key = f.key AND b.time_ns < f.start_ns)
+"""
+"""Requests for a prompt of which nothing was written before, though one had been dropped."""
 
 
 def more_is_found_than_moved(recording: Recording) -> None:
@@ -56,6 +71,19 @@ def drops_are_the_stores_that_wrote_nothing(recording: Recording) -> None:
     )
     assert stored == written
     assert dropped >= 1
+
+
+def what_had_no_room_is_never_stored_and_missed_again(recording: Recording) -> None:
+    """Whose store kept nothing has nothing there; who asks for its prompt later is told why it misses."""
+    names = {name for (name,) in recording.rows(DROPPED)}
+    assert names
+    lag = {row["request_id"]: row for row in kvtrace.analyze(recording.run, "store_lag").to_dicts()}
+    for name in names:
+        assert [lag[name][of] for of in ("stored_tokens", "completed_ns", "never_stored")] == [0, None, True]
+        assert lag[name]["skip_reason"] == "unknown", "the server does not say why"
+    fates = {row["request_id"]: row for row in kvtrace.analyze(recording.run, "fallbacks").to_dicts()}
+    again = {name for (name,) in recording.rows(ASKED_AGAIN)}
+    assert {(fates[name]["verdict"], fates[name]["reason"]) for name in again} <= {("miss", "never_stored")}
 
 
 def some_lookup_finds_512_tokens_in_l1_and_768_below(recording: Recording) -> None:

@@ -394,6 +394,38 @@ def test_what_the_server_wrote_is_a_store_and_what_it_moves_between_its_levels_i
     assert b["skip_reason"] == "duplicate"
 
 
+#  a: queued 50-210, stored 211-240, written 243       b asks 100: what it adds never leaves the queue
+def test_another_requests_store_of_its_first_keys_is_no_store_of_what_it_left_in_the_queue(
+    tmp_path: Path,
+) -> None:
+    """A server's word names no request: b began last with that key, and its own fate is known."""
+    parts = [queued(50, 210, 0, 16, request_id="a"), queued(150, None, 16, 32, request_id="b")]
+    run = drawn(
+        tmp_path, request(request_id="a"), request(100, 200, request_id="b"), *parts,
+        store(211, 240, tokens=16, request_id="a"), block=[server("written", 243, "k0")],
+        request_key=[*keys("a", "k0"), *keys("b", "k0", "k1")],
+    )  # fmt: skip
+    row = only(run, "b")
+    assert (row["completed_ns"], row["stored_tokens"], row["never_stored"]) == (None, 0, True)
+    assert (row["skip_reason"], row["skipped_tokens"], row["lag_ns"]) == ("never_drained", 16, None)
+
+
+@pytest.mark.parametrize(("said", "stored"), [([], 0), ([("log_line", "7")], 16)])
+def test_a_request_that_recorded_its_drop_is_not_judged_by_events(
+    tmp_path: Path, said: list[tuple[str, str]], stored: int
+) -> None:
+    """But for a log, which tells of drops and need not tell of stores."""
+    drop = store(60, 60, op="drop", reason="no_room", outcome="skipped", request_id="b", attributes=said)
+    rows = [
+        request(request_id="a"),
+        request(10, 100, request_id="b"),
+        store(20, 40, tokens=16, request_id="a"),
+    ]
+    asked = [*keys("a", "k0"), *keys("b", "k0")]
+    run = drawn(tmp_path, *rows, drop, block=[server("written", 41, "k0")], request_key=asked)
+    assert only(run, "b")["stored_tokens"] == stored
+
+
 def test_a_part_that_was_found_and_no_keys_leave_open_whether_there_was_anything_to_store(
     tmp_path: Path,
 ) -> None:

@@ -49,6 +49,15 @@ def test_the_worst_as_json(path: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert [row["request_id"] for row in rows[::6]] == ["cmpl-r3-0-dd", "cmpl-r0-0-aa"]
 
 
+def test_a_target_that_is_given_is_answered(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--worst", "1", "--ttft-ns", "2000000000", "--e2e-ns", "60000000000", "--format", "json"]
+    assert main(["explain", path, *words]) == 0
+    first = json.loads(capsys.readouterr().out)[0]
+    assert first["sentence"].endswith(
+        " Of its targets it missed 2 s to its first token (13.7 s); it kept 60 s to its end (14.0 s)."
+    )
+
+
 def test_a_request_and_a_number_of_the_worst_exclude_each_other(
     path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
