@@ -14,7 +14,8 @@ import polars as pl
 from kvtrace.analyses import question
 from kvtrace.analyses.blockers import shares
 from kvtrace.analyses.exposure import partition
-from kvtrace.analyses.ledger import table as ledger_table
+from kvtrace.analyses.ledger import COLUMNS as LEDGER
+from kvtrace.analyses.ledger import column as ledger_column
 from kvtrace.errors import QueryError, UsageError
 from kvtrace.run.derived import spilling
 from kvtrace.schema.vocabulary import EXPOSED_TRANSFER, FIRST_DATE_NS
@@ -65,9 +66,13 @@ def values(run: Run, metric: str) -> pl.DataFrame:
     if metric == "exposed_transfer_ns":
         return _exposed(run)
     name, dot, column = metric.partition(".")
-    rows = question(name)(run) if dot else pl.read_parquet(ledger_table(run))
     column = column or metric
-    _numeric(metric, column, rows)
+    if not dot or name == "ledger":
+        _numeric(metric, column, LEDGER)
+        rows = ledger_column(run, column)
+    else:
+        rows = question(name)(run)
+        _numeric(metric, column, rows.schema)
     told = rows.select(*(["request_id"] if "request_id" in rows.columns else []), value=pl.col(column))
     if "request_id" not in told.columns:
         return told.select(key=pl.lit(None, pl.String), value="value").cast(_SCHEMA)
@@ -152,8 +157,8 @@ def _exposed(run: Run) -> pl.DataFrame:
         connection.close()
 
 
-def _numeric(metric: str, column: str, rows: pl.DataFrame) -> None:
-    there = [name for name, kind in rows.schema.items() if kind.is_numeric()]
+def _numeric(metric: str, column: str, kinds: pl.Schema) -> None:
+    there = [name for name, kind in kinds.items() if kind.is_numeric()]
     if column not in there:
         near = difflib.get_close_matches(column, there, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(there)}."
