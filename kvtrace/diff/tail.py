@@ -112,6 +112,16 @@ def count(base: NDArray[np.float64], head: NDArray[np.float64]) -> Tails:
     return Tails(_counted(head - base), _counted(by_request))
 
 
+def slow(base: NDArray[np.float64], head: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which requests the plainer count calls slower: between the medians over runs, or in any pair."""
+    pairs = min(base.shape[1], head.shape[1])
+    base, head = base[:, :pairs], head[:, :pairs]
+    tails, ratios = count(base, head), head - base
+    if tails.plainer() is tails.by_request:
+        ratios = np.median(head, axis=1, keepdims=True) - np.median(base, axis=1, keepdims=True)
+    return np.asarray((ratios - np.median(ratios, axis=0) > log(BEYOND)).any(axis=1))
+
+
 def _counted(ratios: NDArray[np.float64]) -> Counted:
     centred = ratios - np.median(ratios, axis=0)
     slower, faster = (centred > log(BEYOND)).sum(axis=0), (centred < -log(BEYOND)).sum(axis=0)
