@@ -31,14 +31,16 @@ _KEYS = """
     ) c USING (request_id)
     WHERE r.evidence IS DISTINCT FROM 'predicted'
 """
+_HELD = """
+    SELECT request_id, sum(exposed_ns) AS ns, count(*) FILTER (exposed_ns IS NULL) > 0 AS unknown
+    FROM read_parquet($held) WHERE "window" = 'e2e' AND class = 'queue_capacity' GROUP BY request_id
+"""
+_NONE_HELD = "SELECT NULL::VARCHAR AS request_id, 0 AS ns, false AS unknown WHERE false"
 _EXPOSED = """
     WITH kept AS (
         SELECT request_id, class, exposed_ns FROM read_parquet($path)
         WHERE "window" = 'e2e' AND bound = 'exact' AND NOT censored
-    ), held AS (
-        SELECT request_id, sum(exposed_ns) AS ns, count(*) FILTER (exposed_ns IS NULL) > 0 AS unknown
-        FROM read_parquet($held) WHERE "window" = 'e2e' AND class = 'queue_capacity' GROUP BY request_id
-    ), own AS (
+    ), held AS ({held}), own AS (
         SELECT request_id, coalesce(sum(exposed_ns) FILTER (list_contains($classes, class)), 0) AS ns
         FROM kept GROUP BY request_id
     )
@@ -46,6 +48,12 @@ _EXPOSED = """
         CASE WHEN NOT coalesce(h.unknown, false) THEN (o.ns + coalesce(h.ns, 0))::DOUBLE END AS value
     FROM keyed k LEFT JOIN own o USING (request_id) LEFT JOIN held h USING (request_id)
 """
+
+_CAN_LACK = """
+    SELECT 1 WHERE EXISTS (SELECT 1 FROM span WHERE op = 'hold')
+        AND EXISTS (SELECT 1 FROM span WHERE op = 'queue' AND reason = 'capacity')
+"""
+"""Who lacked blocks that a hold kept; without either `blockers` has nothing of `queue_capacity` to say."""
 
 _BEFORE = """
     SELECT request_id, first_token_ns - start_ns AS ns FROM request
@@ -148,11 +156,14 @@ def lossy(run: Run) -> bool:
 
 def _exposed(run: Run) -> pl.DataFrame:
     """Exposed transfer of each request from arrival to finish; null unless it is exact and whole."""
-    parameters = {"path": str(partition(run)), "held": str(shares(run)), "classes": list(EXPOSED_TRANSFER)}
     connection = spilling(run)
     try:
         connection.execute(f"CREATE TEMP TABLE keyed AS {_KEYS}")
-        return pl.DataFrame(connection.sql(_EXPOSED, params=parameters).to_arrow_table()).cast(_SCHEMA)
+        can_lack = connection.sql(_CAN_LACK).fetchall()
+        query = _EXPOSED.format(held=_HELD if can_lack else _NONE_HELD)
+        parameters = {"path": str(partition(run)), "classes": list(EXPOSED_TRANSFER)}
+        parameters |= {"held": str(shares(run))} if can_lack else {}
+        return pl.DataFrame(connection.sql(query, params=parameters).to_arrow_table()).cast(_SCHEMA)
     finally:
         connection.close()
 

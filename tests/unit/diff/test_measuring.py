@@ -69,3 +69,25 @@ def test_a_column_of_the_ledger_alone_is_what_the_whole_ledger_says(sample: str,
     for name, found in zip(names, alone, strict=True):
         expected = whole.select("key", value=pl.col(name).cast(pl.Float64)).sort("key", "value")
         assert found.equals(expected), name
+
+
+@pytest.mark.parametrize(("blocks", "exposed"), [(20, 50.0), (None, None), (0, 0.0)])
+def test_time_without_blocks_is_exposed_where_a_hold_kept_them(
+    tmp_path: Path, blocks: int | None, exposed: float | None
+) -> None:
+    """A lacks ten blocks  |--- queue: capacity ---|--- step ---|   B holds so many, or nobody any."""
+    whose = {"engine": "e", "process": "p", "observer": "scheduler", "evidence": "shim"}
+    span = [
+        request("a", **whose, end_ns=START + 100, first_token_ns=START + 100, workload_key="w"),
+        {**whose, "op": "queue", "reason": "capacity", "request_id": "a", "start_ns": START}
+        | {"end_ns": START + 50, "blocks": 10, "free_blocks": 0},
+        {**whose, "op": "step", "start_ns": START + 50, "end_ns": START + 100}
+        | {"members": [{"request_id": "a", "phase": "prefill", "scheduled_tokens": 8, "output_tokens": 1}]},
+    ]
+    if blocks != 0:
+        span.append(
+            {**whose, "op": "hold", "reason": "store", "request_id": "b", "blocks": blocks}
+            | {"start_ns": START, "end_ns": START + 50}
+        )
+    found = measuring.values(write_run(tmp_path / "run", span=span), "exposed_transfer_ns")
+    assert found.rows() == [("w", exposed)]
