@@ -111,6 +111,8 @@ def _tail(gate: Tail, paired: Paired | None, sides: Sides) -> Finding:
     )
     if sides.base + sides.head == 2 and noise is None:
         because += "; one run a side takes two A/A runs (--noise) at least"
+    elif verdict == "inconclusive" and seen.keys < (needed := tail.requests_needed(gate.min_share)):
+        because += f"; no fewer than {many(needed, 'request')} a run can be called the same"
     return Finding(
         plain.metric, float(faster), float(slower), float(slower - faster), "count", low, high, p, p,
         sides.runs, paired=True, verdict=verdict, because=because,
