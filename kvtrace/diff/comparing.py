@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from kvtrace.analyses._text import many
+from kvtrace.analyses._text import listed, many
 from kvtrace.diff import tail, verdicts
 from kvtrace.diff.causes import Sided, cause, cause_of_tail
 from kvtrace.diff.findings import Finding
@@ -37,9 +37,9 @@ class Compared:
 def compare(base: Sequence[Run], head: Sequence[Run], gates: Gates, noise: Sequence[Run] = ()) -> Compared:
     """Hold head against base, gate by gate: the statistical ones, the tails, the exact ones.
 
-    Runs that are the same on both sides are `same`, change 0, whatever their number. A gate whose metric some
-    run did not observe has no verdict: neutral, but inconclusive when somebody named it; so is a comparison
-    in which no statistical gate was observed at all.
+    Runs that are the same on both sides are `same`, change 0, whatever their number. A gate whose metric no
+    run observed has no verdict: neutral, but inconclusive when somebody named it; so is a comparison in which
+    no statistical gate was observed at all. What only some runs observed is inconclusive.
 
     Raises:
         UsageError: a side is empty, a run stands twice, or a gate asks for a column that is not there.
@@ -53,9 +53,11 @@ def compare(base: Sequence[Run], head: Sequence[Run], gates: Gates, noise: Seque
     found += [_tail(each, _of_tail(each, told), sides) for each in gates.tails]
     statistical = len(found)
     found += [_exact(metric, runs, told, sides) for metric in gates.exact]
+    asked: tuple[Gate | Tail | str, ...] = (*gates.gates, *gates.tails, *gates.exact)
+    found = [_missing(finding, gate, runs, told) for finding, gate in zip(found, asked, strict=True)]
     if _origins(base) == _origins(head):
         return Compared(tuple(_unmoved(finding) for finding in found), verdicts.PASS)
-    found = _explained(found, gates, (base, head), told)
+    found = _explained(found, asked, (base, head), told)
     codes = [verdicts.code(finding.verdict, named=gates.named) for finding in found]
     if statistical and all(finding.verdict is None for finding in found[:statistical]):
         codes.append(verdicts.INCONCLUSIVE)
@@ -141,10 +143,12 @@ def _exact(metric: str, runs: Sequence[Run], told: Sequence[Told], sides: Sides)
 
 
 def _explained(
-    found: Sequence[Finding], gates: Gates, sides: tuple[Sequence[Run], Sequence[Run]], told: Sequence[Told]
+    found: Sequence[Finding],
+    asked: Sequence[Gate | Tail | str],
+    sides: tuple[Sequence[Run], Sequence[Run]],
+    told: Sequence[Told],
 ) -> list[Finding]:
     """A regression says how far it went, which class of time grew, in which requests."""
-    asked: tuple[Gate | Tail | str, ...] = (*gates.gates, *gates.tails, *gates.exact)
     return [
         replace(finding, because=f"{finding.because}; {why}")
         if finding.verdict == "worse" and (why := _why(gate, sides, told))
@@ -169,6 +173,19 @@ def _why(
         return None
     slow = paired.names.filter(tail.slow(paired.values[:, : len(base)], paired.values[:, len(base) :]))
     return cause_of_tail(gate.metric, slow, values)
+
+
+def _missing(finding: Finding, gate: Gate | Tail | str, runs: Sequence[Run], told: Sequence[Told]) -> Finding:
+    """What some runs observed and others did not has no answer, and is no pass."""
+    if finding.verdict is not None:
+        return finding
+    without = [run.origin.name for run, each in zip(runs, told, strict=True) if not each.observed(gate)]
+    if len(without) == len(runs):
+        return finding
+    because = f"observed in {many(len(runs) - len(without), 'run')} and not in {listed(without, 3)}"
+    if not without:
+        because = "all values of some run are 0, and have no ratio; gate the metric with unit absolute"
+    return replace(finding, verdict="inconclusive", because=because)
 
 
 def _unmoved(finding: Finding) -> Finding:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvtrace.diff import measuring
+from kvtrace.diff.gates import Tail
 from kvtrace.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,6 +41,13 @@ class Told:
     def of(self, gate: Gate) -> pl.DataFrame:
         """What a gate compares."""
         return self.own[gate.metric] if gate.query else self.values[gate.metric]
+
+    def observed(self, gate: Gate | Tail | str) -> bool:
+        """Whether the run has any value of what a gate compares; a 0 of a ratio is none."""
+        if isinstance(gate, str):
+            return self.counts[gate] is not None
+        frame = self.values[gate.metric] if isinstance(gate, Tail) else self.of(gate)
+        return frame["value"].null_count() < frame.height
 
 
 def gather(runs: Sequence[Run], gates: Gates) -> list[Told]:

@@ -90,8 +90,9 @@ def _measured(number: int, frame: pl.DataFrame, *, relative: bool) -> pl.DataFra
     told = frame.select("key", run=pl.lit(number), x=pl.col("value").cast(pl.Float64)).drop_nulls("x")
     wrong = told.filter(~pl.col("x").is_finite() | (pl.lit(relative) & (pl.col("x") < 0)))
     if wrong.height:
+        whose = "" if wrong["key"][0] is None else f" (request {wrong['key'][0]})"
         raise InputError(
-            f"run {number + 1}: {wrong['x'][0]} (request {wrong['key'][0]}) cannot be compared; "
+            f"run {number + 1}: {wrong['x'][0]}{whose} cannot be compared; "
             "only finite values can, and none below 0 where a ratio is asked for."
         )
     return told.filter(pl.col("x") > 0).with_columns(pl.col("x").log()) if relative else told

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -8,14 +9,12 @@ from kvtrace.diff.comparing import Compared, compare
 from kvtrace.diff.factors import differing
 from kvtrace.diff.gates import Gate, Gates, Tail, default_gates
 from kvtrace.errors import InputError, QueryError, UsageError
+from kvtrace.run import Run
 from tests.rows import write_run
-from tests.unit.diff.drawn import draw_run, draw_runs
+from tests.unit.diff.drawn import START, draw_run, draw_runs
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kvtrace.diff.findings import Finding
-    from kvtrace.run import Run
 
     Drawn = dict[str, list[Run]]
 
@@ -159,15 +158,105 @@ def test_a_negative_time_is_an_error_that_names_the_request(tmp_path: Path) -> N
         compare([base], [head], TTFT)
 
 
-def test_what_must_be_the_same_on_both_sides_is_named_when_it_is_not(tmp_path: Path) -> None:
-    def run(name: str, **engine: str) -> list:
-        return draw_runs(tmp_path, name, [1], meta={"engines": {"e": {"product": "vllm", **engine}}})
+def of_meta(name: str, meta: dict[str, object]) -> Run:
+    """A run of which only run.json is read."""
+    return Run(Path(name), meta, Path(name))
 
-    base = run("a", block_size="16", version="1")
-    assert differing(base, run("b", block_size="16", version="2")) == []
-    assert differing(base, run("c")) == []
-    (said,) = differing(base, run("d", block_size="32"))
-    assert said == "vllm.block_size differs: 16 in a0; 32 in d0"
+
+def test_what_may_differ_or_is_not_said_is_no_obstacle() -> None:
+    base = of_meta("a", {"engines": {"e": {"product": "vllm", "block_size": "16", "version": "1"}}})
+    newer = of_meta("b", {"engines": {"x": {"product": "vllm", "block_size": "16", "version": "2"}}})
+    assert differing([base], [newer]) == []
+    assert differing([base], [of_meta("c", {"engines": {"vllm": "0.32.0"}})]) == []
+
+
+@pytest.mark.parametrize(
+    ("product", "factor", "one", "other"),
+    [
+        ("vllm", "block_size", "16", "32"),
+        ("vllm", "model", "tiny-llama", "tiny-qwen"),
+        ("lmcache", "chunk_size", "256", "64"),
+        ("vllm", "kv_cache_dtype", "auto", "fp8"),
+        ("vllm", "tensor_parallel_size", "1", "2"),
+    ],
+)
+def test_what_makes_the_work_another_is_named(product: str, factor: str, one: str, other: str) -> None:
+    base, head = (
+        of_meta(name, {"engines": {"e": {"product": product, factor: value}}})
+        for name, value in (("a0", one), ("d0", other))
+    )
+    assert differing([base], [head]) == [f"{product}.{factor} differs: {one} in a0; {other} in d0"]
+
+
+@pytest.mark.parametrize("factor", ["slo", "workload"])
+def test_another_slo_or_workload_is_named(factor: str) -> None:
+    base, head = (of_meta(name, {factor: {"ttft_ns": number}}) for number, name in enumerate("ab"))
+    assert differing([base], [head]) == [f"{factor} differs: {{'ttft_ns': 0}} in a; {{'ttft_ns': 1}} in b"]
+
+
+def test_copies_of_runs_move_by_nothing(drawn: Drawn) -> None:
+    found = of(compare(drawn["base"], drawn["same"], TTFT), "ttft_ns")
+    assert (found.verdict, found.change) == ("same", 0.0)
+
+
+def test_a_single_request_a_run_is_compared_like_any_other(tmp_path: Path) -> None:
+    base, head = (
+        [draw_run(tmp_path / f"{side}{n}", [ms * 1_000_000 + n]) for n in range(3)]
+        for side, ms in (("a", 10), ("b", 20))
+    )
+    found = compare(base, head, Gates(TTFT.gates, (Tail("ttft_ns"),)))
+    assert (of(found, "ttft_ns").verdict, found.code) == ("worse", 1)
+    assert of(found, "ttft_ns").because.endswith("; +10 ms mean and +10 ms p90; 1 request carries it")
+    assert of(found, "ttft_ns:tail").because.endswith(
+        "no fewer than 390 requests a run can be called the same"
+    )
+    assert compare(base[:1], head[:1], Gates(TTFT.gates, (Tail("ttft_ns"),))).code == 4
+
+
+def test_a_workload_key_twice_in_a_run_leaves_all_unpaired_and_says_so(drawn: Drawn, tmp_path: Path) -> None:
+    span = drawn["slow"][0].connection().sql("SELECT * REPLACE ('w' AS workload_key) FROM span")
+    twice = write_run(tmp_path / "twice", span=span.pl().to_dicts())
+    found = of(compare(drawn["base"], [*drawn["slow"][1:], twice], TTFT), "ttft_ns")
+    assert found.paired is False
+    assert "unpaired (no request is in every run, or one is twice in a run)" in found.because
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_one_side_alone_observed_is_no_pass_even_of_a_default_gate(
+    drawn: Drawn, tmp_path: Path, *, turned: bool
+) -> None:
+    blind = [draw_run(tmp_path / f"b{n}", [None] * 20) for n in range(3)]
+    sides = (blind, drawn["base"]) if turned else (drawn["base"], blind)
+    gate = Gate("requests", "count", 0.0, query="SELECT count(*) FROM request")
+    found = compare(*sides, Gates((*TTFT.gates, gate), (Tail("ttft_ns"),), named=False))
+    assert found.code == 4
+    for metric in ("ttft_ns", "ttft_ns:tail"):
+        finding = of(found, metric)
+        assert finding.verdict == "inconclusive"
+        assert finding.because == "observed in 3 runs and not in b0, b1 and b2"
+
+
+def test_a_count_that_one_side_alone_observed_is_no_pass(tmp_path: Path) -> None:
+    span = [{"op": "request", "request_id": "a", "start_ns": START, "end_ns": START + 9, "evidence": "shim"}]
+    told, untold = (
+        write_run(tmp_path / name, span=[{**span[0], "status": status}])
+        for name, status in (("a", "ok"), ("b", None))
+    )
+    found = compare([told], [untold], Gates((), exact=("failed",), named=False))
+    assert (of(found, "failed").because, found.code) == ("observed in 1 run and not in b", 4)
+
+
+def test_zeros_alone_have_no_ratio_and_are_no_pass(drawn: Drawn) -> None:
+    gate = Gate("none", "relative", 0.02, query="SELECT 0")
+    found = compare(drawn["base"], drawn["same"], Gates((gate,), named=False))
+    assert (found.code, "have no ratio" in of(found, "none").because) == (4, True)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_a_number_that_is_none_is_an_error_that_names_the_gate(drawn: Drawn, value: str) -> None:
+    gate = Gate("own", "count", 0.0, query=f"SELECT '{value}'::DOUBLE")
+    with pytest.raises(InputError, match=f"own: run 1: {value} cannot be compared"):
+        compare(drawn["base"][:1], drawn["slow"][:1], Gates((gate,)))
 
 
 def test_the_tail_of_one_run_a_side_is_judged_beside_noise_runs(tmp_path: Path) -> None:
