@@ -23,6 +23,9 @@ AT_ONCE = 4
 """Runs that are measured at a time at most: each may hold some hundred MB (run.derived.MEMORY_LIMIT)."""
 
 
+_ANY = "SELECT 1 FROM span WHERE op = 'request' AND request_id IS NOT NULL LIMIT 1"
+
+
 @dataclass(frozen=True)
 class Told:
     """What a run answered.
@@ -67,11 +70,12 @@ def gather(runs: Sequence[Run], gates: Gates) -> list[Told]:
 
 
 def _told(run: Run, gates: Gates) -> Told:
-    if not run.connection().sql("SELECT 1 FROM request LIMIT 1").fetchall():
+    if not run.connection().sql(_ANY).fetchall():
         raise InputError(f"{run.origin}: holds no request, so there is nothing to compare.")
     metrics = {gate.metric for gate in gates.gates if not gate.query} | {tail.metric for tail in gates.tails}
+    known = measuring.keys(run) if metrics else None
     return Told(
-        {metric: measuring.values(run, metric) for metric in sorted(metrics)},
+        {metric: measuring.values(run, metric, known) for metric in sorted(metrics)},
         {gate.metric: measuring.by_query(run, gate.metric, gate.query) for gate in gates.gates if gate.query},
         {metric: measuring.counted(run, metric) for metric in gates.exact},
         measuring.lossy(run),

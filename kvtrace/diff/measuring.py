@@ -17,7 +17,6 @@ from kvtrace.analyses.exposure import partition
 from kvtrace.analyses.ledger import COLUMNS as LEDGER
 from kvtrace.analyses.ledger import column as ledger_column
 from kvtrace.errors import QueryError, UsageError
-from kvtrace.run.derived import spilling
 from kvtrace.schema.vocabulary import EXPOSED_TRANSFER, FIRST_DATE_NS
 
 if TYPE_CHECKING:
@@ -44,9 +43,9 @@ _EXPOSED = """
         SELECT request_id, coalesce(sum(exposed_ns) FILTER (list_contains($classes, class)), 0) AS ns
         FROM kept GROUP BY request_id
     )
-    SELECT k.key,
+    SELECT request_id,
         CASE WHEN NOT coalesce(h.unknown, false) THEN (o.ns + coalesce(h.ns, 0))::DOUBLE END AS value
-    FROM keyed k LEFT JOIN own o USING (request_id) LEFT JOIN held h USING (request_id)
+    FROM own o LEFT JOIN held h USING (request_id)
 """
 
 _CAN_LACK = """
@@ -62,8 +61,13 @@ _BEFORE = """
 """First tokens before their arrival, by one clock: no question answers with them, and they may not pass."""
 
 
-def values(run: Run, metric: str) -> pl.DataFrame:
+def values(run: Run, metric: str, known: pl.DataFrame | None = None) -> pl.DataFrame:
     """A metric's values, a row a request; a question without requests gives its rows without keys.
+
+    Args:
+        run: the run
+        metric: which
+        known: `keys` of the run, where somebody has asked already
 
     Raises:
         UsageError: a question has no such column, or it holds no numbers.
@@ -72,7 +76,7 @@ def values(run: Run, metric: str) -> pl.DataFrame:
         number = counted(run, metric)
         return pl.DataFrame({"key": [None], "value": [number]}, schema=_SCHEMA)
     if metric == "exposed_transfer_ns":
-        return _exposed(run)
+        return _exposed(run, known if known is not None else keys(run))
     name, dot, column = metric.partition(".")
     column = column or metric
     if not dot or name == "ledger":
@@ -89,7 +93,8 @@ def values(run: Run, metric: str) -> pl.DataFrame:
             run.connection().sql(_BEFORE, params={"dated_ns": FIRST_DATE_NS}).to_arrow_table()
         )
         told = told.join(before, on="request_id", how="left").select("request_id", pl.coalesce("value", "ns"))
-    return told.join(keys(run), on="request_id", how="inner").select("key", "value").cast(_SCHEMA)
+    known = known if known is not None else keys(run)
+    return told.join(known, on="request_id", how="inner").select("key", "value").cast(_SCHEMA)
 
 
 _SCHEMA = pl.Schema({"key": pl.String, "value": pl.Float64})
@@ -98,6 +103,11 @@ _SCHEMA = pl.Schema({"key": pl.String, "value": pl.Float64})
 def keys(run: Run) -> pl.DataFrame:
     """Request -> what pairs it with the same request of another run; null: nothing does."""
     return run.connection().sql(_KEYS).pl()
+
+
+def has_exact(run: Run) -> bool:
+    """Whether the partition can be exact for any request: where no step was recorded it is for none."""
+    return bool(run.connection().sql("SELECT 1 FROM span WHERE op = 'step' LIMIT 1").fetchall())
 
 
 def counted(run: Run, metric: str) -> int | None:
@@ -154,18 +164,17 @@ def lossy(run: Run) -> bool:
     return bool(counted(run, "losses"))
 
 
-def _exposed(run: Run) -> pl.DataFrame:
+def _exposed(run: Run, known: pl.DataFrame) -> pl.DataFrame:
     """Exposed transfer of each request from arrival to finish; null unless it is exact and whole."""
-    connection = spilling(run)
-    try:
-        connection.execute(f"CREATE TEMP TABLE keyed AS {_KEYS}")
-        can_lack = connection.sql(_CAN_LACK).fetchall()
-        query = _EXPOSED.format(held=_HELD if can_lack else _NONE_HELD)
-        parameters = {"path": str(partition(run)), "classes": list(EXPOSED_TRANSFER)}
-        parameters |= {"held": str(shares(run))} if can_lack else {}
-        return pl.DataFrame(connection.sql(query, params=parameters).to_arrow_table()).cast(_SCHEMA)
-    finally:
-        connection.close()
+    if not has_exact(run):
+        return known.select("key", value=pl.lit(None)).cast(_SCHEMA)
+    connection = run.connection()
+    can_lack = connection.sql(_CAN_LACK).fetchall()
+    query = _EXPOSED.format(held=_HELD if can_lack else _NONE_HELD)
+    parameters = {"path": str(partition(run)), "classes": list(EXPOSED_TRANSFER)}
+    parameters |= {"held": str(shares(run))} if can_lack else {}
+    told = pl.DataFrame(connection.sql(query, params=parameters).to_arrow_table())
+    return known.join(told, on="request_id", how="left").select("key", "value").cast(_SCHEMA)
 
 
 def _numeric(metric: str, column: str, kinds: pl.Schema) -> None:

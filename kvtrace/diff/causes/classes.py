@@ -10,7 +10,7 @@ import polars as pl
 
 from kvtrace.analyses._text import CLASS_WORDS
 from kvtrace.analyses.exposure import partition
-from kvtrace.diff.measuring import keys
+from kvtrace.diff.measuring import has_exact, keys
 from kvtrace.schema.vocabulary import EXPOSED_TRANSFER
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ def grown(window: str, base: Sequence[Run], head: Sequence[Run], paired: pl.Data
         head: the other
         paired: `key`: only these requests; null: each run's own
     """
+    if not all(has_exact(run) for run in (*base, *head)):
+        return None
     frames = [_exact(run, window) for run in (*base, *head)]
     if paired is not None:
         there = reduce(lambda one, other: one.join(other, on="key", how="semi"), [paired, *frames])

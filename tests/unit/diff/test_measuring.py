@@ -10,7 +10,7 @@ from kvtrace.diff import measuring
 from kvtrace.errors import UsageError
 from kvtrace.run import open_run
 from tests.rows import write_run
-from tests.samples import SAMPLES, samples
+from tests.samples import SAMPLES
 from tests.unit.diff.drawn import START
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def test_a_measure_is_no_count(tmp_path: Path) -> None:
         measuring.values(run, "ledger.status")
 
 
-@pytest.mark.parametrize("sample", [path.name for path in samples()])
+@pytest.mark.parametrize("sample", ["concurrent", "native-offload", "server-killed", "dynamo-hosttier"])
 def test_a_column_of_the_ledger_alone_is_what_the_whole_ledger_says(sample: str, tmp_path: Path) -> None:
     copied = shutil.copytree(
         SAMPLES / sample, tmp_path / "run", ignore=shutil.ignore_patterns("raw", ".derived")
