@@ -39,6 +39,8 @@ from kvtrace.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kvtrace.run import Run
+
 MORE_FIXED = ("version", "max_num_seqs", "max_num_batched_tokens", "scheduling_policy")
 """Of an engine's configuration, beyond what `diff` holds fixed: a group changes the cache, not the engine."""
 LENGTHS = ("prompt_tokens", "output_tokens")
@@ -52,6 +54,15 @@ class Slo(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     itl_p50_ns: int | None = None
     itl_p99_ns: int | None = None
     e2e_ns: int | None = None
+
+
+def own_slo(run: Run) -> Slo | None:
+    """The targets that run.json names (kvtrace experiment writes those of its plan)."""
+    said = run.meta.get("slo")
+    try:
+        return msgspec.convert(said, Slo) if isinstance(said, dict) else None
+    except msgspec.ValidationError:
+        return None
 
 
 class Fixed(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

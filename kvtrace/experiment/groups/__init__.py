@@ -18,7 +18,7 @@ from kvtrace.errors import InputError, NotComparableError, UsageError
 from kvtrace.experiment.groups import intervals
 from kvtrace.experiment.groups.measures import MEASURES, measured
 from kvtrace.experiment.groups.refusing import refused
-from kvtrace.experiment.plan import Plan
+from kvtrace.experiment.plan import Plan, own_slo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +76,7 @@ def groups(runs: Sequence[Run], plan: Plan | None = None) -> pl.DataFrame:
     Args:
         runs: the runs of all groups
         plan: what must be the same, the targets of `slo`, and bases; without one the runs alone are compared
-            with each other
+            with each other, by what `kvtrace experiment` wrote of its plan into their run.json
 
     Columns:
         group: the group
@@ -108,7 +108,9 @@ def groups(runs: Sequence[Run], plan: Plan | None = None) -> pl.DataFrame:
 def table(runs: Sequence[Run], plan: Plan) -> pl.DataFrame:
     """The rows, whoever the runs are of."""
     by_group = _grouped(runs, plan)
-    found = {name: [measured(run, plan.fixed.slo) for run in own] for name, own in by_group.items()}
+    found = {
+        name: [measured(run, plan.fixed.slo or own_slo(run)) for run in own] for name, own in by_group.items()
+    }
     seen = {
         metric
         for own in found.values()
@@ -117,9 +119,10 @@ def table(runs: Sequence[Run], plan: Plan) -> pl.DataFrame:
         if told.value or not metric.startswith("fallbacks.")
     }
     order = sorted(seen, key=lambda metric: (_place(metric), metric))
+    bases = {name: base for name, own in by_group.items() if isinstance(base := own[0].meta.get("base"), str)}
     rows = []
     for name, own in found.items():
-        against = _against(name, list(found), plan)
+        against = _against(name, list(found), plan, bases)
         rows += [_row(name, metric, own, against, found.get(against or "", [])) for metric in order]
     return pl.DataFrame(rows, schema=COLUMNS, orient="row")
 
@@ -143,8 +146,8 @@ def _grouped(runs: Sequence[Run], plan: Plan) -> dict[str, list[Run]]:
     return {name: found[name] for name in dict.fromkeys(order) if name in found}
 
 
-def _against(name: str, there: list[str], plan: Plan) -> str | None:
-    base = plan.groups[name].base if name in plan.groups else None
+def _against(name: str, there: list[str], plan: Plan, bases: dict[str, str]) -> str | None:
+    base = plan.groups[name].base if name in plan.groups else bases.get(name)
     if base in there:
         return base
     place = there.index(name)

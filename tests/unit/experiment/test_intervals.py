@@ -41,3 +41,11 @@ def test_an_end_that_so_few_requests_cannot_tell_is_null() -> None:
     assert low is not None
     assert high is not None
     assert of_quantile(np.array([]), 0.5) == (None, (None, None))
+
+
+@pytest.mark.parametrize(("count", "share"), [(40, 0.5), (60, 0.9), (500, 0.99)])
+def test_its_ends_are_those_of_the_binomial_distribution(count: int, share: float) -> None:
+    place = int(np.ceil(count * share))
+    at_most = stats.binom.sf(place - 1, count, np.arange(1, count + 1) / count)
+    wanted = tuple(float(np.argmax(at_most >= level)) for level in (0.025, 0.975))
+    assert of_quantile(np.arange(float(count)), share)[1] == wanted
