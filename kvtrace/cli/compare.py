@@ -54,10 +54,10 @@ def compare(
     if form not in (None, "table") or output is not None:
         write(rows, form, output)
         return
-    _show(rows)
+    show(rows)
 
 
-def _show(rows: pl.DataFrame) -> None:
+def show(rows: pl.DataFrame) -> None:
     """Two tables for a person: a group a column, then a step a column; and what limits which number."""
     term = console(sys.stdout)
     found = rows.to_dicts()

@@ -86,7 +86,7 @@ def limits(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 def _between(low: float | None, high: float | None, unit: str, *, signed: bool = False) -> str:
     """An interval; an end that is not known is left out, in words."""
-    if low is None and high is None:
+    if low == high:  # neither is known, or nothing varied at all
         return ""
     if low is None or high is None:
         known = amount(low if high is None else high, unit, signed=signed)
