@@ -86,7 +86,8 @@ def _say_what_it_is(out: Path, played: Played, plan: Plan) -> None:
         "warm": None,
     }
     if plan.fixed.slo is not None:
-        told["slo"] = {key: value for key, value in msgspec.to_builtins(plan.fixed.slo).items() if value}
+        asked = msgspec.to_builtins(plan.fixed.slo)
+        told["slo"] = {name: target for name, target in asked.items() if target is not None}
     if base := plan.groups[played.group].base:
         told["base"] = base
     if plan.load.warmup is not None:

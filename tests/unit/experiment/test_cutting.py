@@ -46,7 +46,7 @@ def whole(tmp_path: Path) -> Run:
         process=[{"process": "p", "engine": "e", "first_ns": 90, "last_ns": 400}],
         loss=[
             {"source": "s", "cause": "dropped", "count": 1, "from_ns": begin, "to_ns": end}
-            for begin, end in ((100, 150), (180, 220), (None, None), (301, 302))
+            for begin, end in ((100, 150), (180, 220), (None, None), (250, 260), (301, 302))
         ],
     )  # fmt: skip
 
@@ -69,7 +69,7 @@ def test_a_round_has_its_requests_with_all_their_rows_and_its_own_time(whole: Ru
     assert rows(run, "SELECT time_ns FROM metric") == [250]
     assert rows(run, "SELECT value FROM identity") == ["tiny"]
     assert rows(run, "SELECT first_ns, last_ns FROM process") == [(200, 300)]
-    assert rows(run, "SELECT from_ns FROM loss ORDER BY 1 NULLS FIRST") == [None, 180]
+    assert rows(run, "SELECT from_ns FROM loss ORDER BY 1 NULLS FIRST") == [None, 180, 250]
 
 
 def test_rounds_share_no_row_of_a_request_and_lose_none(whole: Run, tmp_path: Path) -> None:
