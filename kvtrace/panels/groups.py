@@ -100,11 +100,16 @@ def _bars(figure: go.Figure, rows: list[dict[str, Any]], place: int, suffix: str
         error_x={
             "type": "data", "symmetric": False, "thickness": 1.2, "width": 3,
             "array": [_reach(row["value"], row["ci_high"]) for row in rows],
-            "arrayminus": [_reach(row["value"], row["ci_low"]) for row in rows],
+            "arrayminus": [_reach(row["value"], _not_below_0(row["ci_low"])) for row in rows],
         },
         customdata=[[name, f"{metric_words(row['metric'])}: {level(row)}"] for row in rows],
         hovertemplate="<b>%{customdata[0]}</b><br>%{customdata[1]}<extra></extra>",
     )  # fmt: skip
+
+
+def _not_below_0(end: float | None) -> float | None:
+    """No time is negative: of an interval that says so the part from 0 on is drawn."""
+    return None if end is None else max(0.0, end)
 
 
 def _reach(value: float | None, end: float | None) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import polars as pl
 import pytest
 from kvtrace import report
 from kvtrace.errors import NotComparableError
@@ -41,6 +42,16 @@ def test_a_trace_a_group_on_each_side_with_whiskers_where_an_end_is_known(frames
     assert left.error_x.array[place] == pytest.approx(12.706 * 1, rel=1e-3)
     assert figure.data[1].error_x.array[place] == 0
     assert left.x[list(left.y).index("whole request mean")] == 161.0
+
+
+def test_no_whisker_reaches_below_0(frames: panel.Groups) -> None:
+    assert frames.rows is not None
+    left = panel.draw(panel.Groups(frames.rows.with_columns(ci_low=pl.lit(-1e9)))).data[0]
+    seen = [value is not None for value in left.x]
+    assert any(seen)
+    assert [low for low, told in zip(left.error_x.arrayminus, seen, strict=True) if told] == [
+        value for value in left.x if value is not None
+    ]
 
 
 def test_a_step_is_a_sentence_and_a_column(frames: panel.Groups) -> None:
