@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TITLE = "What does each step bring?"
 READING = (
     "A bar a group of runs: the mean over its runs, and the 95% interval over them; of a group with one run "
-    "that of its requests, for quantiles alone. Below: what each step from one group to the next changed."
+    "that of its requests, for quantiles alone. First: what each step from one group to the next changed."
 )
 _NOTHING = "No request was recorded. Each run's group is what kvtrace run --group NAME said, or --plan fixes."
 _LEFT = (

@@ -173,6 +173,8 @@ def _row(
         change, bounds, paired = _step(here, there, values or [], others)
         if bounds is None:
             said.append("one run a side: how runs differ is not known, so the change has no interval")
+        elif min(len(own), len(before)) == 1:
+            said.append("one run on one side: it is taken to vary as those of the other do")
     low, high = bounds.interval() if bounds else (None, None)
     family = metric.partition(".")[0]
     requests = sum(each.rows for each in here if each)

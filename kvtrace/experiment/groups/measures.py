@@ -111,7 +111,7 @@ def _verdicts(run: Run) -> dict[str, Found]:
     counted = fallbacks(run)["verdict"]
     names = dict(counted.drop_nulls().value_counts().iter_rows())
     unknown = counted.null_count()
-    remark = f"of {unknown} requests the verdict is not known" if unknown else None
+    remark = f"of {many(unknown, 'request')} the verdict is not known" if unknown else None
     if not counted.len():
         return {}
     return {f"fallbacks.{name}": Found(names.get(name, 0), counted.len(), remark=remark) for name in VERDICTS}
@@ -155,7 +155,7 @@ def _attained(run: Run, targets: Slo | None) -> dict[str, Found]:
     found = {}
     for row in rows.to_dicts():
         share = None if row["attained"] is None else row["attained"] / row["requests"]
-        left = f"of {row['censored']} requests it is not known" if row["censored"] else None
+        left = f"of {many(row['censored'], 'request')} it is not known" if row["censored"] else None
         found[f"slo.{row['metric']}"] = Found(share, row["requests"], remark=left)
     return found
 
@@ -187,7 +187,11 @@ def _sum(values: pl.Series) -> Found:
     if not known.len():
         return Found(None, 0, remark="observed for no request")
     left = values.null_count()
-    return Found(float(known.sum()), known.len(), remark=f"of {left} requests not known" if left else None)
+    return Found(
+        float(known.sum()),
+        known.len(),
+        remark=f"of {many(left, 'request')} it is not known" if left else None,
+    )
 
 
 def _mean(frame: pl.DataFrame, nobody: str) -> Found:

@@ -94,6 +94,7 @@ def test_a_request_that_one_group_lacks_moves_no_paired_mean(cells: dict[Any, An
     assert row["value"] > 2000 * MS
     assert row["change"] == pytest.approx(0, abs=1)
     assert row["change_low"] < 0 < row["change_high"], "three runs in all give it an interval"
+    assert "one run on one side: it is taken to vary as those of the other do" in row["because"]
 
 
 def test_requests_that_failed_are_counted_and_in_no_quantile(rounds: list[Run]) -> None:
