@@ -1,5 +1,6 @@
 """kvtrace compare: groups of runs of the same work, side by side, and what each step brought.
 
+phase.py       the measured phase of a run that holds its own warm-up
 refusing.py    which runs may stand side by side, and why not
 warm.py        stores that were not over when the measured phase began
 measures.py    what is measured of one run
@@ -8,6 +9,8 @@ intervals.py   how far a number may be off: over runs, or inside the only one
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -17,7 +20,9 @@ from kvtrace.diff.welch import welch
 from kvtrace.errors import InputError, NotComparableError, UsageError
 from kvtrace.experiment.groups import intervals
 from kvtrace.experiment.groups.measures import MEASURES, measured
+from kvtrace.experiment.groups.phase import begins, measured_part
 from kvtrace.experiment.groups.refusing import refused
+from kvtrace.experiment.groups.warm import said
 from kvtrace.experiment.plan import Plan, own_slo
 
 if TYPE_CHECKING:
@@ -55,12 +60,15 @@ UNSEEN = "nothing of the kind was seen"
 
 def group_of(run: Run) -> str:
     """The group that run.json names (kvtrace run --group); a run that names none is a group of its own."""
-    said = run.meta.get("group")
-    return said if isinstance(said, str) and said else str(run.origin.name)
+    name = run.meta.get("group")
+    return name if isinstance(name, str) and name else str(run.origin.name)
 
 
 def groups(runs: Sequence[Run], plan: Plan | None = None) -> pl.DataFrame:
     """What did each group of runs measure, and what did each step from one group to the next bring?
+
+    Of a run that holds its own warm-up only the measured phase counts: from `measured_from_ns` in run.json
+    on, else from the first request whose client's id begins with the plan's request_id_prefix (kvx-).
 
     A row a group and metric. Several runs of a group are its rounds: the value is their mean and the interval
     Student's over them (95%). A group of one run has an interval for quantiles of requests alone: the
@@ -100,9 +108,13 @@ def groups(runs: Sequence[Run], plan: Plan | None = None) -> pl.DataFrame:
     """
     given = plan or Plan()
     _check(runs)
-    if sentences := refused(runs, given, [group_of(run) for run in runs]):
-        raise NotComparableError("; ".join(sentences) + ".")
-    return table(runs, given)
+    with TemporaryDirectory(prefix="kvtrace-measured-") as folder:
+        starts = [begins(run, given) for run in runs]
+        warm = [said(run, start) for run, start in zip(runs, starts, strict=True)]
+        kept = [measured_part(run, start, Path(folder)) for run, start in zip(runs, starts, strict=True)]
+        if sentences := refused(kept, given, [group_of(run) for run in runs], warm):
+            raise NotComparableError("; ".join(sentences) + ".")
+        return table(kept, given)
 
 
 def table(runs: Sequence[Run], plan: Plan) -> pl.DataFrame:
@@ -168,19 +180,19 @@ def _row(
     value = None if values is None else sum(values) / len(values)
     span, rests = _interval(here, values)
     change = bounds = paired = None
-    said = [(each.remark if each else UNSEEN) or "" for each in here]
+    remarks = [(each.remark if each else UNSEEN) or "" for each in here]
     if value is not None and others:
         change, bounds, paired = _step(here, there, values or [], others)
         if bounds is None:
-            said.append("one run a side: how runs differ is not known, so the change has no interval")
+            remarks.append("one run a side: how runs differ is not known, so the change has no interval")
         elif min(len(own), len(before)) == 1:
-            said.append("one run on one side: it is taken to vary as those of the other do")
+            remarks.append("one run on one side: it is taken to vary as those of the other do")
     low, high = bounds.interval() if bounds else (None, None)
     family = metric.partition(".")[0]
     requests = sum(each.rows for each in here if each)
     return (
         name, metric, MEASURES.get(metric) or MEASURES[family], value, *span, rests, len(own), requests,
-        against, change, low, high, paired, "; ".join(dict.fromkeys(filter(None, said))) or None,
+        against, change, low, high, paired, "; ".join(dict.fromkeys(filter(None, remarks))) or None,
     )  # fmt: skip
 
 

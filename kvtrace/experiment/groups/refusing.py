@@ -23,14 +23,16 @@ OF_PLAN = ("arrivals", "prefix_working_set_tokens")
 _PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
-def refused(runs: Sequence[Run], plan: Plan, named: Sequence[str]) -> list[str]:
-    """Every reason, in words; none: they may. `named`: the group of each run."""
+def refused(
+    runs: Sequence[Run], plan: Plan, named: Sequence[str], warmed: Sequence[warm.Warm | None]
+) -> list[str]:
+    """Every reason, in words; none: they may. named, warmed: the group and the warm-up of each run."""
     allowed = plan.fixed.may_differ
     return [
         *differing(runs, (), more=MORE_FIXED, allowed=allowed),
         *_against_plan(runs, plan),
         *(() if "prompt_tokens" in allowed else _lengths(runs)),
-        *_cold(runs, plan, named),
+        *_cold(runs, plan, named, warmed),
     ]
 
 
@@ -98,13 +100,12 @@ def _lengths(runs: Sequence[Run]) -> Iterator[str]:
                 return
 
 
-def _cold(runs: Sequence[Run], plan: Plan, named: Sequence[str]) -> Iterator[str]:
+def _cold(
+    runs: Sequence[Run], plan: Plan, named: Sequence[str], warmed: Sequence[warm.Warm | None]
+) -> Iterator[str]:
     """A warm group whose stores were not over when it was measured."""
-    for run, group in zip(runs, named, strict=True):
-        if not _is_warm(group, plan):
-            continue
-        found = warm.said(run)
-        if found is not None and found.unfinished:
+    for run, group, found in zip(runs, named, warmed, strict=True):
+        if _is_warm(group, plan) and found is not None and found.unfinished:
             late = "" if found.late_ns is None else f", the last {duration(found.late_ns)} later"
             left = "" if not found.open else f", {found.open} of them without an end"
             yield (

@@ -51,10 +51,10 @@ def warmed(run: Run, before_ns: int) -> Warm:
     return Warm(*row)
 
 
-def said(run: Run) -> Warm | None:
+def said(run: Run, begins_ns: int | None) -> Warm | None:
     """What run.json says of the warm-up (kvtrace experiment writes it), else the run itself; null: nobody.
 
-    A run that holds its own warm-up says when the measured phase began: `measured_from_ns` in run.json.
+    begins_ns: when the measured phase of a run that holds its own warm-up began.
     """
     told = run.meta.get("warm")
     if isinstance(told, dict) and all(isinstance(told.get(name), int) for name in ("stores", "unfinished")):
@@ -63,5 +63,4 @@ def said(run: Run) -> Warm | None:
             told["stores"], told["unfinished"], late if isinstance(late, int) else None,
             left if isinstance(left, int) else 0,
         )  # fmt: skip
-    before = run.meta.get("measured_from_ns")
-    return warmed(run, before) if isinstance(before, int) else None
+    return None if begins_ns is None else warmed(run, begins_ns)

@@ -5,7 +5,6 @@
     pages.py       ports, pages that answer, counters, resets
     serving.py     one engine start of a group: its backend, the engine, until both are ended
     rounds.py      reset, warm-up, pause, measured load; the backend cut off midway
-    cutting.py     a round out of what was recorded, as a run of its own
     finishing.py   each round with what backend and client recorded, in run.json what the plan says of it
 
     start ─► reset ─ warm-up ─ settle ─ measured ─► reset ─ warm-up ─ settle ─ measured ─► end ─► cut

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kvtrace.errors import InputError
+from kvtrace.experiment.cutting import cut
 from kvtrace.experiment.groups.refusing import OF_PLAN
 from kvtrace.experiment.groups.warm import warmed
-from kvtrace.experiment.running.cutting import cut
 from kvtrace.experiment.running.serving import KVTRACE
 from kvtrace.run import open_run
 from kvtrace.schema.layout import PARTIAL, RUN_FILE

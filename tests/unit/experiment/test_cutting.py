@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kvtrace.experiment.running.cutting import cut
+from kvtrace.experiment.cutting import cut
 from kvtrace.run import open_run
 from tests.rows import write_run
 

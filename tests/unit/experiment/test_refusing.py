@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kvtrace.errors import NotComparableError
 from kvtrace.experiment.groups import group_of, groups
+from kvtrace.experiment.groups.phase import begins
 from kvtrace.experiment.groups.refusing import refused
+from kvtrace.experiment.groups.warm import said
 from kvtrace.experiment.plan import Fixed, Group, Plan
 from tests.unit.experiment.drawn import ENGINE, MS, START, draw_round
 
@@ -21,7 +23,9 @@ TIMES = [100.0, 200.0]
 
 def asked(*runs: Run, plan: Plan | None = None) -> str:
     """The sentences about these runs; "": none."""
-    return "; ".join(refused(runs, plan or Plan(), [group_of(run) for run in runs]))
+    given = plan or Plan()
+    warm = [said(run, begins(run, given)) for run in runs]
+    return "; ".join(refused(runs, given, [group_of(run) for run in runs], warm))
 
 
 def refusal(tmp_path: Path, plan: Plan | None = None, *, second: dict[str, Any] | None = None) -> str:
@@ -60,7 +64,7 @@ def test_another_slo_or_workload_is_refused_as_an_error_of_its_own(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("fixed", "said"),
+    ("fixed", "sentence"),
     [
         (Fixed(model="big"), "model differs: big in the plan; tiny in one"),
         (Fixed(gpus=2), "gpus differs: 2 in the plan; 1 in one"),
@@ -69,8 +73,8 @@ def test_another_slo_or_workload_is_refused_as_an_error_of_its_own(tmp_path: Pat
         (Fixed(arrivals="all at once"), "arrivals differs: all at once in the plan; by turns in other"),
     ],
 )
-def test_what_the_plan_fixes_is_held_against_every_run(tmp_path: Path, fixed: Fixed, said: str) -> None:
-    assert said in refusal(tmp_path, Plan(fixed), second={"fixed": {"arrivals": "by turns"}})
+def test_what_the_plan_fixes_is_held_against_every_run(tmp_path: Path, fixed: Fixed, sentence: str) -> None:
+    assert sentence in refusal(tmp_path, Plan(fixed), second={"fixed": {"arrivals": "by turns"}})
     fine = Fixed(model="tiny", gpus=1, prompt_tokens=64, output_tokens=(1, 3), arrivals="by turns")
     assert refusal(tmp_path, Plan(fine), second={"fixed": {"arrivals": "by turns"}}) == ""
 
@@ -101,7 +105,7 @@ def test_what_the_experiment_wrote_of_the_warm_up_is_taken_at_its_word(tmp_path:
     told = {"stores": 9, "unfinished": 2, "late_ns": None, "open": 2}
     run = draw_round(tmp_path / "r", "mine", TIMES, warm=told)
     assert asked(run) == ""
-    said = asked(run, plan=Plan(groups={"mine": Group(base="tiered")}))
-    assert "2 of 9 stores" in said
-    assert said.endswith("began, 2 of them without an end")
+    told_of = asked(run, plan=Plan(groups={"mine": Group(base="tiered")}))
+    assert "2 of 9 stores" in told_of
+    assert told_of.endswith("began, 2 of them without an end")
     assert asked(draw_round(tmp_path / "s", "tiered", TIMES, warm=told | {"unfinished": 0, "open": 0})) == ""

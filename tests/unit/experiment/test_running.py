@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from kvtrace.errors import RunExistsError, UsageError
 from kvtrace.experiment.plan import read_plan
-from kvtrace.experiment.running import experiment
+from kvtrace.experiment.running import _interleaved, _until, experiment
 from kvtrace.run import open_run
 from tests.unit.launch.launched import environment, until
 
@@ -194,6 +194,24 @@ def living(folder: Path) -> list[str]:
             except OSError:
                 continue
     return found
+
+
+def test_engines_beside_each_other_take_rounds_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    text = PLAN.partition("[group.cut]")[0].replace("rounds = 2", "rounds = 2\ninterleaved = true")
+    plan = read_plan(plan_of(tmp_path, f'{text}\n[group.other]\nbase = "no_reuse"\nrounds = 1\n'))
+    said: list[str] = []
+    played = list(_interleaved(plan, tmp_path, said.append))
+    assert [(each.group, each.number) for each in played] == [
+        ("no_reuse", 1), ("other", 1), ("no_reuse", 2),
+    ]  # fmt: skip
+    assert played[0].recorded == played[2].recorded != played[1].recorded
+    assert played[0].to_ns <= played[1].began_ns < played[1].to_ns <= played[2].began_ns
+    assert _until(played[0], played) == played[2].began_ns
+    assert _until(played[1], played) is None
+    assert not living(tmp_path)
 
 
 def test_the_plan_goes_with_the_runs(played: tuple[list[Run], list[str]]) -> None:
