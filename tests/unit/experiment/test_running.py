@@ -114,6 +114,8 @@ def test_the_backend_is_cut_off_when_its_share_of_the_load_is_answered(
         "SELECT count(*) FROM request WHERE end_ns <= $at", params={"at": at_ns}
     ).fetchall()[0]  # fmt: skip
     assert 3 <= answered < 6
+    recorded = runs[2].path.parents[1] / "recorded" / "cut-1" / "backend" / "run.json"
+    assert json.loads(recorded.read_text())["exit_code"] == 128 + signal.SIGKILL
     assert any("cut: round 1" in line and "its backend disconnected after" in line for line in said)
     assert any("one engine at a time" in line for line in said)
 
