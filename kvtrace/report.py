@@ -109,7 +109,10 @@ def page(runs: Sequence[Run], entries: Sequence[Entry]) -> str:
     """The whole page as text."""
     import jinja2
 
-    sections = [_section(run, f"run{number}", entries) for number, run in enumerate(runs)]
+    over_all = [entry for entry in entries if takes_all(panel(entry.name))]
+    shared = tuple(_card(runs, entry, f"all-{number}") for number, entry in enumerate(over_all))
+    each = [entry for entry in entries if entry not in over_all]
+    sections = [_section(run, f"run{number}", each) for number, run in enumerate(runs)]
     names = [section.facts.name for section in sections]
     packed, plotly_hash = _plotly()
     runner = _asset("runner.js")
@@ -124,6 +127,7 @@ def page(runs: Sequence[Run], entries: Sequence[Entry]) -> str:
         title=names[0]
         if len(names) == 1
         else f"{len(names)} runs: {', '.join(names[:4])}{' …' if len(names) > 4 else ''}",
+        shared=shared,
         runs=sections,
         policy=policy,
         style=_asset("style.css"),
@@ -136,13 +140,19 @@ def page(runs: Sequence[Run], entries: Sequence[Entry]) -> str:
 def _section(run: Run, anchor: str, entries: Sequence[Entry]) -> Section:
     from kvtrace.panels._facts import facts
 
-    cards = tuple(_card(run, entry, f"{anchor}-{number}") for number, entry in enumerate(entries))
+    cards = tuple(_card([run], entry, f"{anchor}-{number}") for number, entry in enumerate(entries))
     return Section(anchor, facts(run), cards)
 
 
-def _card(run: Run, entry: Entry, anchor: str) -> Card:
+def takes_all(module: ModuleType) -> bool:
+    """Whether a panel draws all runs of a page at once: data(*runs)."""
+    kinds = (parameter.kind for parameter in inspect.signature(module.data).parameters.values())
+    return inspect.Parameter.VAR_POSITIONAL in kinds
+
+
+def _card(runs: Sequence[Run], entry: Entry, anchor: str) -> Card:
     module = panel(entry.name)
-    found = module.data(run, **entry.options)
+    found = module.data(*runs, **entry.options)
     notes, table, stories = (getattr(module, name, None) for name in ("notes", "table", "stories"))
     figure = None if found.empty else module.draw(found)
     return Card(
@@ -192,7 +202,7 @@ def read_dashboard(path: Path | None = None) -> list[Entry]:
     Raises:
         UsageError: no such file, not TOML, no such panel, no such option, or an option of another type.
     """
-    file = _overview() if path is None else path
+    file = shipped() if path is None else path
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -207,11 +217,11 @@ def read_dashboard(path: Path | None = None) -> list[Entry]:
     return [_entry(f"{file}: panel {number}", entry) for number, entry in enumerate(panels, start=1)]
 
 
-def _overview() -> Path:
-    """The overview inside an installed package, else in the checkout beside it."""
+def shipped(name: str = OVERVIEW) -> Path:
+    """A dashboard inside an installed package, else in the checkout beside it."""
     package = Path(str(files("kvtrace")))
-    installed = package / "_dashboards" / OVERVIEW
-    return installed if installed.is_file() else package.parent / "dashboards" / OVERVIEW
+    installed = package / "_dashboards" / name
+    return installed if installed.is_file() else package.parent / "dashboards" / name
 
 
 def _entry(where: str, entry: dict[str, Any]) -> Entry:

@@ -19,11 +19,19 @@ FIXED = (
 FIXED_OF_RUN = ("workload", "slo")
 
 
-def differing(base: Sequence[Run], head: Sequence[Run]) -> list[str]:
-    """A sentence a factor that is not the same in all runs; what a run does not say cannot differ."""
-    told = [_factors(run.meta) for run in (*base, *head)]
+def differing(
+    base: Sequence[Run], head: Sequence[Run], *, more: tuple[str, ...] = (), allowed: Sequence[str] = ()
+) -> list[str]:
+    """A sentence a factor that is not the same in all runs; what a run does not say cannot differ.
+
+    more: further fields of an engine's configuration that are fixed; allowed: factors, or fields of them,
+    that may differ.
+    """
+    told = [_factors(run.meta, (*FIXED, *more)) for run in (*base, *head)]
     sentences = []
     for factor in sorted({factor for each in told for factor in each}):
+        if factor in allowed or factor.rpartition(".")[2] in allowed:
+            continue
         found: dict[str, list[str]] = {}
         for run, each in zip((*base, *head), told, strict=True):
             if factor in each:
@@ -34,13 +42,13 @@ def differing(base: Sequence[Run], head: Sequence[Run]) -> list[str]:
     return sentences
 
 
-def _factors(meta: dict[str, Any]) -> dict[str, str]:
+def _factors(meta: dict[str, Any], fixed: tuple[str, ...]) -> dict[str, str]:
     """product.field -> its value; of several engines of a product all their values."""
     gathered: dict[str, set[str]] = {}
     engines = meta.get("engines")
     for engine in engines.values() if isinstance(engines, dict) else ():
         if isinstance(engine, dict):
-            for field in FIXED:
+            for field in fixed:
                 if engine.get(field) is not None:
                     gathered.setdefault(f"{engine.get('product')}.{field}", set()).add(str(engine[field]))
     for field in FIXED_OF_RUN:

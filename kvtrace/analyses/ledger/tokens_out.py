@@ -19,6 +19,8 @@ from kvtrace.run.derived import derived_folder, files_hash, published, spilling
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from duckdb import DuckDBPyConnection
+
     from kvtrace.run import Run
 
 ALGORITHM = "1"
@@ -132,10 +134,7 @@ def tokens_out(run: Run) -> pl.DataFrame:
     """
     connection = spilling(run)
     try:
-        for statement in (_TELLERS, _PUT_OUT, _LOST, _SERVED):
-            connection.execute(statement)
-        if connection.sql("SELECT 1 FROM teller WHERE rivals LIMIT 1").fetchall():
-            connection.execute(_ONE_EACH)
+        _prepare(connection)
         ((rows,),) = connection.sql("SELECT count(*) FROM put_out").fetchall()
         parts = rows // PART_ROWS + 1
         return pl.concat(
@@ -148,3 +147,45 @@ def tokens_out(run: Run) -> pl.DataFrame:
         )
     finally:
         connection.close()
+
+
+_ALL_BETWEEN = """
+WITH gap AS (
+    SELECT request_id, least(tokens, $most) AS tokens,
+        (end_ns - lag(end_ns) OVER (PARTITION BY request_id ORDER BY end_ns)) // least(tokens, $most)
+            AS gap_ns
+    FROM put_out WHERE request_id IN (SELECT request_id FROM whole)
+), counted AS (
+    SELECT request_id, gap_ns FROM gap WHERE tokens = 1
+    UNION ALL SELECT request_id, gap_ns FROM gap, range(tokens) WHERE tokens > 1
+)
+SELECT quantile_disc(gap_ns, $shares), count(DISTINCT request_id) FROM counted WHERE gap_ns IS NOT NULL
+"""
+_WHOLE = """
+CREATE OR REPLACE TEMP TABLE whole AS
+SELECT request_id FROM read_parquet($ledger) WHERE itl_p50_ns IS NOT NULL
+"""
+
+
+def between_tokens(run: Run, shares: tuple[float, ...], ledger: Path) -> tuple[list[int | None], int]:
+    """Quantiles over all times between tokens of a run, and of how many requests they are.
+
+    ledger: its rows as a file; only requests whose times are known there count.
+    """
+    connection = spilling(run)
+    try:
+        _prepare(connection)
+        connection.execute(_WHOLE, {"ledger": str(ledger)})
+        params = {"most": MOST_AT_ONCE, "shares": list(shares)}
+        ((values, requests),) = connection.sql(_ALL_BETWEEN, params=params).fetchall()
+    finally:
+        connection.close()
+    return list(values or [None] * len(shares)), requests
+
+
+def _prepare(connection: DuckDBPyConnection) -> None:
+    """The temporary tables: who tells of steps, and which tokens these put out."""
+    for statement in (_TELLERS, _PUT_OUT, _LOST, _SERVED):
+        connection.execute(statement)
+    if connection.sql("SELECT 1 FROM teller WHERE rivals LIMIT 1").fetchall():
+        connection.execute(_ONE_EACH)

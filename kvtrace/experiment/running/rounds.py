@@ -1,0 +1,113 @@
+"""One round: the engine's own prefix cache emptied, a warm-up, a pause in which stores may end, the load."""
+
+from __future__ import annotations
+
+import http.client
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvtrace.experiment.running import children, pages
+from kvtrace.experiment.running.commands import filled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from kvtrace.experiment.plan import Plan
+    from kvtrace.experiment.running.children import Child
+    from kvtrace.experiment.running.serving import Serving
+
+RESET = "/reset_prefix_cache"
+"""vLLM's, where VLLM_SERVER_DEV_MODE=1 offers it."""
+_PAUSE_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class Played:
+    """A measured round: where its recordings lie, and its times, unix ns.
+
+    began_ns: when its warm-up began; from_ns to to_ns: the measured load; cut_ns: when the backend was
+    killed.
+    results: what the load generator wrote, where it wrote any.
+    """
+
+    group: str
+    number: int
+    recorded: Path
+    results: Path
+    began_ns: int
+    from_ns: int
+    to_ns: int
+    cut_ns: int | None
+    was_reset: bool
+
+
+def play(plan: Plan, served: Serving, number: int, say: Callable[[str], None]) -> Played:
+    """Play one round to its end.
+
+    Raises:
+        UsageError: a command of the load fails or takes too long, the engine ends meanwhile, or the backend
+            cannot be disconnected when it should.
+    """
+    load, name = plan.load, f"{served.group}: round {number}"
+    began = time.time_ns()
+    was_reset = _reset(served, name, say)
+    results = served.folder / "load" / f"{served.group}-{number}.json"
+    results.parent.mkdir(exist_ok=True)
+    if load.warmup is not None:
+        warming = results.with_name(f"{served.group}-{number}-warmup.json")
+        children.finish(_drive(served, load.warmup, "warmup", number, warming), seconds=load.timeout_s)
+        time.sleep(load.settle_s)
+    before = pages.counted(served.port, load.progress) if served.settings.disconnect_at else 0.0
+    start = time.time_ns()
+    driving = _drive(served, load.command or "", "command", number, results)
+    try:
+        cut = _cut(plan, served, driving, before, deadline=time.monotonic() + load.timeout_s)
+        children.finish(driving, seconds=load.timeout_s)
+    finally:
+        children.stop(driving)
+    end = time.time_ns()
+    if not served.engine.alive():
+        raise served.engine.failure(f"ended with {served.engine.process.returncode} in round {number}")
+    said = "" if cut is None else f", its backend disconnected after {(cut - start) / 1e9:.1f} s"
+    say(f"{name}: {(end - start) / 1e9:.1f} s{said}.")
+    return Played(served.group, number, served.recorded, results, began, start, end, cut, was_reset)
+
+
+def _reset(served: Serving, name: str, say: Callable[[str], None]) -> bool:
+    """Empty the engine's own prefix cache; whether it did."""
+    path = RESET if served.settings.reset is None else served.settings.reset
+    if not path:
+        return False
+    answer = pages.asked(served.port, path, method="POST")
+    done = answer is not None and answer[0] == http.client.OK
+    if not done and not name.endswith("round 1"):
+        said = "does not answer" if answer is None else f"answers {answer[0]}"
+        say(f"{name}: {path} {said}: it begins with the prefix cache that the round before left.")
+    return done
+
+
+def _drive(served: Serving, command: str, which: str, number: int, results: Path) -> Child:
+    values = served.values | {"round": str(number), "out": str(results)}
+    words = filled(f"[load] {which}", command, values)
+    log = served.folder / "logs" / f"{served.group}-{number}-{which}.log"
+    return children.start(
+        f"{served.group} {which}", words, folder=served.folder, log=log, more=served.settings.environment
+    )
+
+
+def _cut(plan: Plan, served: Serving, driving: Child, before: float, *, deadline: float) -> int | None:
+    """Kill the backend as soon as the share of the load is answered; when, unix ns."""
+    share = served.settings.disconnect_at
+    if share is None or served.backend is None:
+        return None
+    wanted = share * (plan.load.requests or 0)
+    while share and pages.counted(served.port, plan.load.progress) - before < wanted:
+        if not driving.alive() or time.monotonic() > deadline:
+            raise driving.failure(
+                f"ended before {wanted:g} requests were answered, when the backend was to be disconnected "
+                f"([load] requests, progress = {plan.load.progress})"
+            )
+        time.sleep(_PAUSE_SECONDS)
+    return children.cut_off(served.backend)

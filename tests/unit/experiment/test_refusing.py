@@ -1,0 +1,111 @@
+"""Runs that may not stand side by side: the factor is named, the command's exit code is 3."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kvtrace.errors import NotComparableError
+from kvtrace.experiment.groups import group_of, groups
+from kvtrace.experiment.groups.phase import begins
+from kvtrace.experiment.groups.refusing import refused
+from kvtrace.experiment.groups.warm import said
+from kvtrace.experiment.plan import Fixed, Group, Plan
+from tests.unit.experiment.drawn import ENGINE, MS, START, draw_round
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kvtrace.run import Run
+
+TIMES = [100.0, 200.0]
+
+
+def asked(*runs: Run, plan: Plan | None = None) -> str:
+    """The sentences about these runs; "": none."""
+    given = plan or Plan()
+    warm = [said(run, begins(run, given)) for run in runs]
+    return "; ".join(refused(runs, given, [group_of(run) for run in runs], warm))
+
+
+def refusal(tmp_path: Path, plan: Plan | None = None, *, second: dict[str, Any] | None = None) -> str:
+    """The same about two groups whose second differs in this part of its run.json."""
+    name = f"pair-{len(list(tmp_path.iterdir()))}"
+    one = draw_round(tmp_path / name / "one", "no_reuse", TIMES)
+    return asked(one, draw_round(tmp_path / name / "other", "gpu_prefix", TIMES, **(second or {})), plan=plan)
+
+
+def engine(**more: str) -> dict[str, Any]:
+    return {"engines": {"e": ENGINE | more}}
+
+
+@pytest.mark.parametrize("field", ["model", "block_size", "version", "max_num_seqs"])
+def test_another_engine_is_refused_by_name(tmp_path: Path, field: str) -> None:
+    one = draw_round(tmp_path / "one", "no_reuse", TIMES, **engine(**{field: "a"}))
+    other = draw_round(tmp_path / "other", "gpu_prefix", TIMES, **engine(**{field: "b"}))
+    assert asked(one, other) == f"vllm.{field} differs: a in one; b in other"
+
+
+def test_what_is_the_thing_tested_may_differ(tmp_path: Path) -> None:
+    assert refusal(tmp_path, second=engine(kv_connector="LMCacheMPConnector", prefix_caching="true")) == ""
+
+
+@pytest.mark.parametrize("factor", ["block_size", "vllm.block_size"])
+def test_a_plan_lets_a_factor_differ(tmp_path: Path, factor: str) -> None:
+    assert refusal(tmp_path, Plan(Fixed(may_differ=("model",))), second=engine(block_size="32"))
+    assert refusal(tmp_path, Plan(Fixed(may_differ=(factor,))), second=engine(block_size="32")) == ""
+
+
+def test_another_slo_or_workload_is_refused_as_an_error_of_its_own(tmp_path: Path) -> None:
+    one = draw_round(tmp_path / "one", "no_reuse", TIMES, slo={"ttft_ns": 1}, workload="w")
+    other = draw_round(tmp_path / "other", "tiered", TIMES, slo={"ttft_ns": 2}, workload="v")
+    with pytest.raises(NotComparableError, match=r"slo differs: .*; workload differs: "):
+        groups([one, other])
+
+
+@pytest.mark.parametrize(
+    ("fixed", "sentence"),
+    [
+        (Fixed(model="big"), "model differs: big in the plan; tiny in one"),
+        (Fixed(gpus=2), "gpus differs: 2 in the plan; 1 in one"),
+        (Fixed(prompt_tokens=65), "prompt_tokens differs: 65 in the plan; 64 in one"),
+        (Fixed(output_tokens=(4, 9)), "output_tokens differs: 4 to 9 in the plan; 3 in one"),
+        (Fixed(arrivals="all at once"), "arrivals differs: all at once in the plan; by turns in other"),
+    ],
+)
+def test_what_the_plan_fixes_is_held_against_every_run(tmp_path: Path, fixed: Fixed, sentence: str) -> None:
+    assert sentence in refusal(tmp_path, Plan(fixed), second={"fixed": {"arrivals": "by turns"}})
+    fine = Fixed(model="tiny", gpus=1, prompt_tokens=64, output_tokens=(1, 3), arrivals="by turns")
+    assert refusal(tmp_path, Plan(fine), second={"fixed": {"arrivals": "by turns"}}) == ""
+
+
+def test_the_same_request_with_another_prompt_is_refused(tmp_path: Path) -> None:
+    one = draw_round(tmp_path / "one", "no_reuse", TIMES)
+    longer = draw_round(tmp_path / "two", "gpu_prefix", TIMES, prompt_tokens=65)
+    assert "the request kvx-0 has 64 in one; 65 in two" in asked(one, longer)
+    assert asked(one, longer, plan=Plan(Fixed(may_differ=("prompt_tokens",)))) == ""
+
+
+#  request      1000 |----|             measured phase from 1002
+#    store           |--------| 1005
+def test_a_warm_tier_whose_stores_were_not_over_is_refused_with_how_many_and_how_late(
+    tmp_path: Path,
+) -> None:
+    before = START + 1002 * MS
+    run = draw_round(tmp_path / "r", "tiered", TIMES, stored=5, measured_from_ns=before)
+    assert asked(run) == (
+        "the tier was not warm: in r (tiered) 2 of 2 stores of the warm-up were not over when the measured "
+        "phase began, the last 3 ms later"
+    )
+    assert asked(draw_round(tmp_path / "ready", "tiered", TIMES, stored=2, measured_from_ns=before)) == ""
+    assert asked(draw_round(tmp_path / "cold", "gpu_prefix", TIMES, stored=5, measured_from_ns=before)) == ""
+
+
+def test_what_the_experiment_wrote_of_the_warm_up_is_taken_at_its_word(tmp_path: Path) -> None:
+    told = {"stores": 9, "unfinished": 2, "late_ns": None, "open": 2}
+    run = draw_round(tmp_path / "r", "mine", TIMES, warm=told)
+    assert asked(run) == ""
+    told_of = asked(run, plan=Plan(groups={"mine": Group(base="tiered")}))
+    assert "2 of 9 stores" in told_of
+    assert told_of.endswith("began, 2 of them without an end")
+    assert asked(draw_round(tmp_path / "s", "tiered", TIMES, warm=told | {"unfinished": 0, "open": 0})) == ""
