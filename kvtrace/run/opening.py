@@ -16,6 +16,7 @@ import msgspec
 from kvtrace import schema
 from kvtrace.errors import RunError
 from kvtrace.run.guard import guarded
+from kvtrace.run.kept import use
 from kvtrace.run.nouns import create_views
 from kvtrace.run.recorded import moment, settle, watch
 from kvtrace.schema.layout import RUN_FILE, table_files
@@ -44,6 +45,7 @@ class Run:
         if "db" not in self._shared:
             database = duckdb.connect(":memory:")
             create_views(database, self.path)
+            use(self, database)
             self._shared["db"] = database
         return self._shared["db"].cursor()
 

@@ -50,22 +50,26 @@ WITH moved AS (
     WHERE t.observer IS DISTINCT FROM 'scheduler' OR NOT EXISTS (
         SELECT 1 FROM covered c WHERE c.span_id = t.span_id AND c.process IS NOT DISTINCT FROM t.process)
 ), seen AS (
-    SELECT * EXCLUDE (said) FROM raised  -- one at a time: DuckDB prints several in any order
-), ranked AS (
     SELECT
-        * REPLACE (
-            min(submit_ns) OVER (PARTITION BY op, request_id, tier_from, tier_to, transfer_id) AS submit_ns,
-            min(queued_ns) OVER (PARTITION BY op, request_id, tier_from, tier_to, transfer_id) AS queued_ns
-        ),
+        * EXCLUDE (said),  -- one at a time: DuckDB prints several in any order
         coalesce(list_position(['worker', 'server', 'client', 'scheduler', 'api', 'router'], observer), 7) AS distance
+    FROM raised
+), nearest AS (
+    SELECT
+        op, request_id, tier_from, tier_to, transfer_id, min(submit_ns) AS submit_ns, min(queued_ns) AS queued_ns,
+        min(distance) AS distance
     FROM seen
     WHERE transfer_id IS NOT NULL
+    GROUP BY ALL
 )
-SELECT * FROM seen WHERE transfer_id IS NULL
-UNION ALL
-SELECT * EXCLUDE (distance)
-FROM ranked
-QUALIFY distance = min(distance) OVER (PARTITION BY op, request_id, tier_from, tier_to, transfer_id);
+SELECT s.* EXCLUDE (distance) REPLACE (
+    CASE WHEN s.transfer_id IS NULL THEN s.submit_ns ELSE n.submit_ns END AS submit_ns,
+    CASE WHEN s.transfer_id IS NULL THEN s.queued_ns ELSE n.queued_ns END AS queued_ns
+)
+FROM seen s LEFT JOIN nearest n
+    ON n.transfer_id = s.transfer_id AND n.op = s.op AND n.tier_from = s.tier_from AND n.tier_to = s.tier_to
+    AND n.request_id IS NOT DISTINCT FROM s.request_id
+WHERE s.transfer_id IS NULL OR s.distance = n.distance;
 
 COMMENT ON VIEW copy IS 'one row a copy of state as its nearest observer saw it, ranks apart';
 COMMENT ON COLUMN copy.tier_from IS 'physical medium the state leaves; unknown when nobody said';

@@ -1,13 +1,15 @@
 """What `blockers`, `fallbacks`, `held_share` and `explain` cost on a drawn run of a million requests.
 
-    python -m tests.bench.causes [--requests 1000000] [--folder DIR]
+    python -m tests.bench.causes [--requests 1000000] [--layers 17] [--steps 20] [--folder DIR]
 
     request i    |queue(capacity)|queue(lookup) lookup|load|step x 8          |hold, store|
     engine       a request every 2 ms, 64 at a time; every 16th step waits for somebody's load
 
 Ten rows a request: the request (front end and scheduler), queues with the blocks they lack, a lookup, a load,
-a store, a hold, its share of the steps, and two keys. Each question runs in a process of its own, `exposure`
-first: its partition is what `explain` reads. Numbers are printed, never asserted.
+a store, a hold, its share of the steps, and two keys. With `--layers` a worker copied every load so many
+times on each of two hops, a group of layers each, under one transfer's id: 17 are thirty rows a request. Each
+question runs in a process of its own, `exposure` first: its partition is what `explain` reads. Numbers are
+printed, never asserted.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +37,19 @@ from kvtrace.sinks.parquet.writer import write_table
 ENGINES = 4
 GAP_NS = 2_000_000
 STEP_NS = 8_000_000
-STEPS = 8
 WAIT_EVERY = 16
 EPOCH_NS = 1_764_400_000_000_000_000
 MS = 1_000_000
 _FILE_ROWS = 250_000
 QUESTIONS = ("exposure", "blockers", "fallbacks", "hold", "held_share", "explain")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many rows a request has beyond the ten: copies a hop of its load, and steps that serve it."""
+
+    layers: int = 0
+    steps: int = 8
 
 
 def _write(folder: Path, table: str, rows: dict[str, Any], size: int, part: str) -> int:
@@ -58,7 +68,9 @@ def _write(folder: Path, table: str, rows: dict[str, Any], size: int, part: str)
     return size
 
 
-def _requests(folder: Path, engine: str, size: int, random: np.random.Generator, first: int) -> int:
+def _requests(
+    folder: Path, engine: str, size: int, random: np.random.Generator, first: int, shape: Shape
+) -> int:
     """Rows of every request of an engine."""
     arrival = EPOCH_NS + np.arange(size) * GAP_NS + random.integers(0, GAP_NS, size)
     ids = pa.array([f"cmpl-{engine}-{number:07d}-0-92cea7c0" for number in range(size)])
@@ -66,7 +78,7 @@ def _requests(folder: Path, engine: str, size: int, random: np.random.Generator,
     left = arrival + np.where(crowded, random.integers(5 * MS, 60 * MS, size), random.integers(1, MS, size))
     found = left + random.integers(1 * MS, 4 * MS, size)
     begin = (found // STEP_NS + 2) * STEP_NS
-    finish = begin + STEPS * STEP_NS
+    finish = begin + shape.steps * STEP_NS
     ok = random.random(size) < 0.6
     tokens = np.where(ok, 1024, 0)
     base: dict[str, Any] = {"run_id": "bench", "request_id": ids, "engine": engine, "evidence": "shim"}
@@ -77,7 +89,7 @@ def _requests(folder: Path, engine: str, size: int, random: np.random.Generator,
     loading = np.where(ok, found + 3 * MS, found)
     rows: list[dict[str, Any]] = [
         {**api, "op": "request", "start_ns": arrival, "end_ns": finish, "first_token_ns": begin + STEP_NS}
-        | {"prompt_tokens": 1500, "output_tokens": STEPS - 1, "status": "ok"},
+        | {"prompt_tokens": 1500, "output_tokens": shape.steps - 1, "status": "ok"},
         {**scheduler, "op": "request", "start_ns": arrival, "end_ns": finish, "gpu_hit_tokens": 0}
         | {"selected_tokens": tokens},
         {**scheduler, "op": "queue", "reason": "capacity", "start_ns": arrival, "end_ns": left}
@@ -97,20 +109,46 @@ def _requests(folder: Path, engine: str, size: int, random: np.random.Generator,
     for number, row in enumerate(rows):
         spans = first + number * size + np.arange(size)
         written += _write(folder, "span", {**row, "span_id": spans}, size, f"{engine}-{number}")
+    first += len(rows) * size
+    if shape.layers:
+        for number, row in enumerate(
+            _copies(base, engine, ids.filter(pa.array(ok)), found[ok], loading[ok], shape.layers)
+        ):
+            spans = first + number * ok.sum() + np.arange(ok.sum())
+            written += _write(
+                folder, "span", {**row, "span_id": spans}, int(ok.sum()), f"{engine}-copy{number}"
+            )
+        first += (number + 1) * ok.sum()
     keys = {"run_id": "bench", "request_id": ids, "attempt": 1, "key_space": "k", "tokens": 256}
     keys |= {"time_ns": left, "position": 0}
     keys["key"] = pa.array([f"{value:016x}" for value in random.integers(0, size // 2, size)])
     _write(folder, "request_key", keys, size, engine)
-    return written + _steps(folder, engine, ids, begin, first + len(rows) * size)
+    return written + _steps(folder, engine, ids, begin, first, shape.steps)
 
 
-def _steps(folder: Path, engine: str, ids: pa.Array, begin: Any, first: int) -> int:
+def _copies(
+    base: dict[str, Any], engine: str, ids: pa.Array, start: Any, end: Any, layers: int
+) -> list[dict[str, Any]]:
+    """What a worker saw of these loads: a copy a layer group on either hop, one behind the other."""
+    worker = {**base, "op": "load", "process": f"{engine}/worker", "observer": "worker", "outcome": "ok"}
+    worker |= {"request_id": ids, "transfer_id": pa.array([f"{name}#load" for name in ids.to_pylist()])}
+    worker |= {"bytes": 1 << 20, "tokens": 1024}
+    share = (end - start) // (2 * layers)
+    return [
+        {**worker, "tier_from": tiers[0], "tier_to": tiers[1], "submit_ns": start}
+        | {"start_ns": start + at * share, "end_ns": start + (at + 1) * share}
+        for hop, tiers in enumerate((("disk", "host"), ("host", "gpu")))
+        for at in range(hop * layers, (hop + 1) * layers)
+    ]
+
+
+def _steps(folder: Path, engine: str, ids: pa.Array, begin: Any, first: int, steps: int) -> int:
     """Steps of an engine with their members, and a wait in every sixteenth."""
     grid = (begin - begin.min()) // STEP_NS
-    step = (grid[:, None] + np.arange(STEPS)).ravel()
+    step = (grid[:, None] + np.arange(steps)).ravel()
     order = np.argsort(step, kind="stable")
-    member, count = order // STEPS, np.bincount(step)
-    nth = order % STEPS
+    member, count = order // steps, np.bincount(step)
+    nth = order % steps
     fields = {
         "request_id": ids.take(pa.array(member)),
         "phase": pa.array(np.where(nth == 0, "prefill", "decode")),
@@ -134,7 +172,7 @@ def _steps(folder: Path, engine: str, ids: pa.Array, begin: Any, first: int) -> 
     return count.size + _write(folder, "span", row, wait.size, f"{engine}-wait")
 
 
-def write_drawn(folder: Path, requests: int) -> int:
+def write_drawn(folder: Path, requests: int, shape: Shape | None = None) -> int:
     """A run of so many requests; how many rows of `span` it has."""
     random = np.random.default_rng(7)
     folder.mkdir(parents=True)
@@ -142,8 +180,10 @@ def write_drawn(folder: Path, requests: int) -> int:
     engines = [{"engine": f"e{number}", "config": config} for number in range(ENGINES)]
     meta = {"schema_version": schema.VERSION, "run_id": "bench", "synthetic": True, "engines": engines}
     (folder / "run.json").write_text(json.dumps(meta))
-    size = requests // ENGINES
-    return sum(_requests(folder, f"e{number}", size, random, number << 40) for number in range(ENGINES))
+    size, shape = requests // ENGINES, shape or Shape()
+    return sum(
+        _requests(folder, f"e{number}", size, random, number << 40, shape) for number in range(ENGINES)
+    )
 
 
 def _child(question: str, folder: str) -> None:
@@ -162,6 +202,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--requests", type=int, default=1_000_000)
+    parser.add_argument("--layers", type=int, default=Shape.layers)
+    parser.add_argument("--steps", type=int, default=Shape.steps)
     parser.add_argument("--folder", type=Path, help="keep the run here, or use the one that is there")
     parser.add_argument("--questions", nargs="*", default=QUESTIONS)
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
@@ -172,7 +214,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.folder or Path(scratch) / "run"
         if not folder.exists():
-            print(f"rows of span       {write_drawn(folder, options.requests):,}")
+            shape = Shape(options.layers, options.steps)
+            print(f"rows of span       {write_drawn(folder, options.requests, shape):,}")
         shutil.rmtree(folder / ".derived", ignore_errors=True)
         for question in options.questions:
             done = subprocess.run(

@@ -11,6 +11,7 @@ from kvtrace.analyses._served.loads import move
 from kvtrace.analyses._served.offers import inquire
 from kvtrace.analyses._served.times import last
 from kvtrace.run.derived import derived_folder, files_hash, published, spilling
+from kvtrace.run.kept import is_large
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,8 +38,8 @@ FROM copy""",
     "DROP VIEW copy",
     "ALTER TABLE kept_copy RENAME TO copy",
 )
-"""This noun is dear and read several times: in a database of our own its view makes way for a table of what
-the noun transfer and we need of it."""
+"""This noun is dear and read several times: where it is not kept (kvtrace/run/kept.py) its view makes way,
+in a database of our own, for a table of what the noun transfer and we need of it."""
 
 _FACTS = """
 WITH told AS (
@@ -144,10 +145,12 @@ def table(run: Run) -> Path:
     target = derived_folder(run) / f"served-{files_hash(run, ALGORITHM, *partial)}.parquet"
     if not target.exists():
         connection = spilling(run)
-        for statement in _KEPT:
+        kept = () if is_large(connection) else _KEPT
+        for statement in kept:
             connection.execute(statement)
         _gather(connection, (), partial)
-        connection.execute("DROP TABLE copy")  # what is no longer needed makes room for the join
+        if kept:
+            connection.execute("DROP TABLE copy")  # what is no longer needed makes room for the join
         with published(target) as unfinished:
             connection.sql(_FACTS).write_parquet(str(unfinished))
         connection.close()

@@ -159,7 +159,9 @@ def _anything(run: Run) -> bool:
 
 
 def shares_of(run: Run, requests: tuple[str, ...]) -> pl.DataFrame:
-    """The rows of some requests, all windows."""
+    """The rows of some requests, all windows; those of all are read where they are known already."""
+    if (known := _target(run)).exists():
+        return pl.scan_parquet(known).filter(pl.col("request_id").is_in(list(requests))).collect()
     found = _blocks(ready(run, requests)) if _anything(run) else ()
     return pl.concat([pl.DataFrame(schema=_FILE), *found])
 
@@ -172,7 +174,7 @@ def shares_alone(run: Run) -> pl.DataFrame:
 
 def shares(run: Run) -> Path:
     """The cached rows of a run as a Parquet file: the columns of `blockers` and the window."""
-    target = derived_folder(run) / f"blockers-{files_hash(run, EXPOSURE, ALGORITHM)}.parquet"
+    target = _target(run)
     if target.exists():
         return target
     schema = pl.DataFrame(schema=_FILE).to_arrow().schema
@@ -180,3 +182,7 @@ def shares(run: Run) -> Path:
         for rows in _blocks(ready(run)) if _anything(run) else ():
             writer.write_table(rows.select(list(_FILE)).to_arrow().cast(schema))
     return target
+
+
+def _target(run: Run) -> Path:
+    return derived_folder(run) / f"blockers-{files_hash(run, EXPOSURE, ALGORITHM)}.parquet"

@@ -105,7 +105,7 @@ def gather(run: Run, ids: list[str]) -> list[Story]:
         return pl.DataFrame(connection.sql(query, params=params).to_arrow_table())
 
     requests = fetched(_REQUESTS)
-    verdicts = verdicts_of(run, tuple(ids), everyone=True)
+    verdicts = verdicts_of(run, tuple(ids))
     lives = requests.join(verdicts.select("request_id", own="engine"), on="request_id", how="left").select(
         "request_id",
         s="start_ns",

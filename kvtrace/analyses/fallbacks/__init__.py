@@ -93,25 +93,40 @@ def table(run: Run) -> Path:
     """The cached rows of a run as a Parquet file."""
     target = derived_folder(run) / f"fallbacks-{files_hash(run, ALGORITHM, SERVED)}.parquet"
     if not target.exists():
-        rows = _rows(run)
+        rows = _named(pl.read_parquet(_facts(run)).filter("tiered"))
         with published(target) as partial:
             rows.write_parquet(partial)
     return target
 
 
-def _rows(run: Run, requests: tuple[str, ...] = ()) -> pl.DataFrame:
-    rows = verdicts_of(run, requests).rename({"loaded": "loaded_tokens"})
-    return rows.select(list(COLUMNS)).cast(COLUMNS)
+def verdicts_of(run: Run, requests: tuple[str, ...]) -> pl.DataFrame:
+    """All facts and verdicts of these requests, also of those whose engine has no external tier."""
+    return pl.scan_parquet(_facts(run)).filter(pl.col("request_id").is_in(list(requests))).collect()
 
 
-def verdicts_of(run: Run, requests: tuple[str, ...] = (), *, everyone: bool = False) -> pl.DataFrame:
-    """All facts and verdicts; with everyone also of requests whose engine has no external tier."""
+def _rows(run: Run, requests: tuple[str, ...]) -> pl.DataFrame:
+    """Of these requests alone: nothing is computed, nor read, of others."""
+    return _named(_judged(run, requests).filter("tiered"))
+
+
+def _named(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.rename({"loaded": "loaded_tokens"}).select(list(COLUMNS)).cast(COLUMNS)
+
+
+def _facts(run: Run) -> Path:
+    """The cached facts and verdicts of all requests as a Parquet file."""
+    target = derived_folder(run) / f"verdicts-{files_hash(run, ALGORITHM, SERVED)}.parquet"
+    if not target.exists():
+        rows = _judged(run)
+        with published(target) as partial:
+            rows.write_parquet(partial)
+    return target
+
+
+def _judged(run: Run, requests: tuple[str, ...] = ()) -> pl.DataFrame:
     connection = run.connection() if requests else spilling(run)
     everything = served(run, requests, connection)
     stores = None if requests else everything.select("request_id", "stores", "first_stored_ns")
-    known = everything.filter("is_request")
-    if not everyone:
-        known = known.filter("tiered")
     computed_again = pl.when(pl.col("recomputed_tokens").is_not_null()).then("recompute_ns")
-    rows = judged(promised(connection, known))
+    rows = judged(promised(connection, everything.filter("is_request")))
     return explained(connection, rows, stores).with_columns(recompute_ns=computed_again)

@@ -11,16 +11,27 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from kvtrace.analyses._served import ALGORITHM as SERVED
 from kvtrace.analyses._served import measured
 from kvtrace.analyses._served import table as served_table
+from kvtrace.analyses.break_even import ALGORITHM as BREAK_EVEN
 from kvtrace.analyses.break_even import table as break_even_table
+from kvtrace.analyses.exposure.cache import ALGORITHM as EXPOSURE
+from kvtrace.analyses.fallbacks import ALGORITHM as FALLBACKS
 from kvtrace.analyses.fallbacks import table as fallbacks_table
+from kvtrace.analyses.hit_funnel import ALGORITHM as FUNNEL
 from kvtrace.analyses.hit_funnel import table as funnel_table
 from kvtrace.analyses.verdict.same_state import same_state
 from kvtrace.analyses.verdict.still_there import still_there
+from kvtrace.run.derived import derived_folder, files_hash, published
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kvtrace.run import Run
+
+ALGORITHM = "1"
+"""Bumped whenever the answer of the same run can come out differently."""
 
 COLUMNS = pl.Schema(
     {
@@ -66,6 +77,24 @@ def verdict(run: Run, *, requests: tuple[str, ...] = ()) -> pl.DataFrame:
             the records do not decide; unchecked: nothing was loaded at its first admission
         worth_it_basis: see `break_even`
     """
+    rows = pl.scan_parquet(table(run))
+    if requests:
+        rows = rows.filter(pl.col("request_id").is_in(list(requests)))
+    return rows.collect()
+
+
+def table(run: Run) -> Path:
+    """The cached rows of a run as a Parquet file."""
+    key = files_hash(run, ALGORITHM, SERVED, FUNNEL, FALLBACKS, BREAK_EVEN, EXPOSURE)
+    target = derived_folder(run) / f"verdict-{key}.parquet"
+    if not target.exists():
+        rows = _rows(run)
+        with published(target) as partial:
+            rows.write_parquet(partial)
+    return target
+
+
+def _rows(run: Run) -> pl.DataFrame:
     served = served_table(run)
     keep = ("bad", "good", "partly", "undone", "no_room", "load_reason", "lookup_timed_out", "vanished",
             "loads", "usable")  # fmt: skip
@@ -81,8 +110,6 @@ def verdict(run: Run, *, requests: tuple[str, ...] = ()) -> pl.DataFrame:
         .join(pl.scan_parquet(fallbacks_table(run)).select("request_id", "verdict", "also"),
               on="request_id", how="left", maintain_order="left")
     )  # fmt: skip
-    if requests:
-        rows = rows.filter(pl.col("request_id").is_in(list(requests)))
     found = still_there(run, rows.collect(), str(served))
     worth = pl.read_parquet(break_even_table(run), columns=["request_id", "verdict", "basis"]).select(
         "request_id",
