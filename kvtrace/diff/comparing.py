@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from kvtrace.analyses._text import many
-from kvtrace.diff import measuring, tail, verdicts
-from kvtrace.diff.causes import moved
+from kvtrace.diff import tail, verdicts
+from kvtrace.diff.causes import Sided, cause, cause_of_tail
 from kvtrace.diff.findings import Finding
-from kvtrace.diff.gates import Gate, Tail, unit_of
+from kvtrace.diff.gates import Gate, Tail, own_unit, unit_of
+from kvtrace.diff.gathering import gather
 from kvtrace.diff.judging import Sides, judge_gates
 from kvtrace.diff.pairing import pair
 from kvtrace.errors import InputError, UsageError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvtrace.diff.gates import Gates
+    from kvtrace.diff.gathering import Told
     from kvtrace.diff.pairing import Paired
     from kvtrace.run import Run
 
@@ -45,14 +47,15 @@ def compare(base: Sequence[Run], head: Sequence[Run], gates: Gates, noise: Seque
     """
     _check(base, head, noise)
     runs, sides = (*base, *head, *noise), Sides(len(base), len(head), len(noise))
-    measured = [(gate, _measured(runs, gate)) for gate in gates.gates]
+    told = gather(runs, gates)
+    measured = [(gate, _paired(gate, [each.of(gate) for each in told])) for gate in gates.gates]
     found = judge_gates(measured, sides)
-    found += [_tail(each, _measured(runs, Gate(each.metric, "relative", 0.0)), sides) for each in gates.tails]
+    found += [_tail(each, _of_tail(each, told), sides) for each in gates.tails]
     statistical = len(found)
-    found += [_exact(metric, base, head) for metric in gates.exact]
+    found += [_exact(metric, runs, told, sides) for metric in gates.exact]
     if _origins(base) == _origins(head):
         return Compared(tuple(_unmoved(finding) for finding in found), verdicts.PASS)
-    found = [_explained(finding, base, head) for finding in found]
+    found = _explained(found, gates, (base, head), told)
     codes = [verdicts.code(finding.verdict, named=gates.named) for finding in found]
     if statistical and all(finding.verdict is None for finding in found[:statistical]):
         codes.append(verdicts.INCONCLUSIVE)
@@ -71,20 +74,17 @@ def _check(base: Sequence[Run], head: Sequence[Run], noise: Sequence[Run]) -> No
     names = [name for side in (sides if not same else (base, noise)) for name in _origins(side)]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"{twice}: is given twice; a run counts once, on one side.")
-    for run in (*base, *head, *noise):
-        if run.connection().sql("SELECT count(*) FROM request").fetchall() == [(0,)]:
-            raise InputError(f"{run.origin}: holds no request, so there is nothing to compare.")
 
 
-def _measured(runs: Sequence[Run], gate: Gate) -> Paired | None:
-    frames = [
-        measuring.by_query(run, gate.metric, gate.query) if gate.query else measuring.values(run, gate.metric)
-        for run in runs
-    ]
+def _paired(gate: Gate, frames: Sequence[pl.DataFrame]) -> Paired | None:
     try:
         return pair(frames, relative=gate.unit == "relative")
     except InputError as error:
         raise InputError(f"{gate.metric}: {error}") from error
+
+
+def _of_tail(gate: Tail, told: Sequence[Told]) -> Paired | None:
+    return _paired(Gate(gate.metric, "relative", 0.0), [each.values[gate.metric] for each in told])
 
 
 def _tail(gate: Tail, paired: Paired | None, sides: Sides) -> Finding:
@@ -111,20 +111,23 @@ def _tail(gate: Tail, paired: Paired | None, sides: Sides) -> Finding:
     )
     if sides.base + sides.head == 2 and noise is None:
         because += "; one run a side takes two A/A runs (--noise) at least"
+    elif verdict == "inconclusive" and seen.keys < (needed := tail.requests_needed(gate.min_share)):
+        because += f"; no fewer than {many(needed, 'request')} a run can be called the same"
     return Finding(
         plain.metric, float(faster), float(slower), float(slower - faster), "count", low, high, p, p,
         sides.runs, paired=True, verdict=verdict, because=because,
     )  # fmt: skip
 
 
-def _exact(metric: str, base: Sequence[Run], head: Sequence[Run]) -> Finding:
-    before, after = ([measuring.counted(run, metric) for run in side] for side in (base, head))
-    lossy = [run.origin.name for run in (*base, *head) if measuring.lossy(run)]
+def _exact(metric: str, runs: Sequence[Run], told: Sequence[Told], sides: Sides) -> Finding:
+    both = sides.base + sides.head
+    counts = [each.counts[metric] for each in told[:both]]
+    before, after = counts[: sides.base], counts[sides.base :]
+    lossy = [run.origin.name for run, each in zip(runs[:both], told, strict=False) if each.lossy]
     verdict = verdicts.exact(before, after, lossy=bool(lossy))
-    runs = f"{len(base)}+{len(head)}"
     unit = "count" if unit_of(metric) == "relative" else unit_of(metric)
     if verdict is None:
-        return Finding(metric, unit=unit, runs=runs, because="not observed in every run")
+        return Finding(metric, unit=unit, runs=sides.runs, because="not observed in every run")
     means = [float(pl.Series(side, dtype=pl.Float64).sum()) / len(side) for side in (before, after)]
     because = f"{sum(filter(None, before)):,} in base, {sum(filter(None, after)):,} in head; it must not move"
     if lossy and verdict == "inconclusive":
@@ -133,14 +136,39 @@ def _exact(metric: str, base: Sequence[Run], head: Sequence[Run]) -> Finding:
         )
     before_after = means[1] - means[0]
     return Finding(
-        metric, means[0], means[1], before_after, unit, runs=runs, verdict=verdict, because=because
+        metric, means[0], means[1], before_after, unit, runs=sides.runs, verdict=verdict, because=because
     )
 
 
-def _explained(finding: Finding, base: Sequence[Run], head: Sequence[Run]) -> Finding:
-    """A regression names the class of time that grew."""
-    cause = moved(finding.metric, base, head) if finding.verdict == "worse" else None
-    return replace(finding, because=f"{finding.because}; {cause}") if cause else finding
+def _explained(
+    found: Sequence[Finding], gates: Gates, sides: tuple[Sequence[Run], Sequence[Run]], told: Sequence[Told]
+) -> list[Finding]:
+    """A regression says how far it went, which class of time grew, in which requests."""
+    asked: tuple[Gate | Tail | str, ...] = (*gates.gates, *gates.tails, *gates.exact)
+    return [
+        replace(finding, because=f"{finding.because}; {why}")
+        if finding.verdict == "worse" and (why := _why(gate, sides, told))
+        else finding
+        for finding, gate in zip(found, asked, strict=True)
+    ]
+
+
+def _why(
+    gate: Gate | Tail | str, sides: tuple[Sequence[Run], Sequence[Run]], told: Sequence[Told]
+) -> str | None:
+    if isinstance(gate, str):
+        return None
+    base, head = sides
+    both = told[: len(base) + len(head)]
+    if isinstance(gate, Gate):
+        values = Sided(base, head, [each.of(gate) for each in both])
+        return cause(gate.metric, own_unit(gate.metric), values, higher_is_better=gate.direction == "higher")
+    values = Sided(base, head, [each.values[gate.metric] for each in both])
+    paired = _of_tail(gate, both)
+    if paired is None or paired.values is None:
+        return None
+    slow = paired.names.filter(tail.slow(paired.values[:, : len(base)], paired.values[:, len(base) :]))
+    return cause_of_tail(gate.metric, slow, values)
 
 
 def _unmoved(finding: Finding) -> Finding:

@@ -88,10 +88,12 @@ def default_gates() -> Gates:
 def unit_of(metric: str) -> Unit:
     """In what a metric's change is told unless a gate says otherwise."""
     column = metric.rpartition(".")[2]
-    return "relative" if column in POSITIVE else _own_unit(column)
+    return "relative" if column in POSITIVE else own_unit(metric)
 
 
-def _own_unit(column: str) -> Unit:
+def own_unit(metric: str) -> Unit:
+    """What a metric's values are in, by how its name ends."""
+    column = metric.rpartition(".")[2]
     endings: tuple[Unit, ...] = ("ns", "tokens", "bytes")
     return next((unit for unit in endings if column.endswith(f"_{unit}")), "count")
 
@@ -132,7 +134,7 @@ def _gate(entry: dict[str, Any], where: str) -> Gate:
     unit = unit_of(metric)
     said = _word(where, entry, "unit", ("relative", "absolute"), "")
     if said:
-        unit = "relative" if said == "relative" else _own_unit(metric.rpartition(".")[2])
+        unit = "relative" if said == "relative" else own_unit(metric)
     return _statistical(where, entry, metric, unit, LEAST[unit])
 
 

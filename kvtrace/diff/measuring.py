@@ -14,7 +14,8 @@ import polars as pl
 from kvtrace.analyses import question
 from kvtrace.analyses.blockers import shares
 from kvtrace.analyses.exposure import partition
-from kvtrace.analyses.ledger import table as ledger_table
+from kvtrace.analyses.ledger import COLUMNS as LEDGER
+from kvtrace.analyses.ledger import column as ledger_column
 from kvtrace.errors import QueryError, UsageError
 from kvtrace.run.derived import spilling
 from kvtrace.schema.vocabulary import EXPOSED_TRANSFER, FIRST_DATE_NS
@@ -30,14 +31,16 @@ _KEYS = """
     ) c USING (request_id)
     WHERE r.evidence IS DISTINCT FROM 'predicted'
 """
+_HELD = """
+    SELECT request_id, sum(exposed_ns) AS ns, count(*) FILTER (exposed_ns IS NULL) > 0 AS unknown
+    FROM read_parquet($held) WHERE "window" = 'e2e' AND class = 'queue_capacity' GROUP BY request_id
+"""
+_NONE_HELD = "SELECT NULL::VARCHAR AS request_id, 0 AS ns, false AS unknown WHERE false"
 _EXPOSED = """
     WITH kept AS (
         SELECT request_id, class, exposed_ns FROM read_parquet($path)
         WHERE "window" = 'e2e' AND bound = 'exact' AND NOT censored
-    ), held AS (
-        SELECT request_id, sum(exposed_ns) AS ns, count(*) FILTER (exposed_ns IS NULL) > 0 AS unknown
-        FROM read_parquet($held) WHERE "window" = 'e2e' AND class = 'queue_capacity' GROUP BY request_id
-    ), own AS (
+    ), held AS ({held}), own AS (
         SELECT request_id, coalesce(sum(exposed_ns) FILTER (list_contains($classes, class)), 0) AS ns
         FROM kept GROUP BY request_id
     )
@@ -45,6 +48,12 @@ _EXPOSED = """
         CASE WHEN NOT coalesce(h.unknown, false) THEN (o.ns + coalesce(h.ns, 0))::DOUBLE END AS value
     FROM keyed k LEFT JOIN own o USING (request_id) LEFT JOIN held h USING (request_id)
 """
+
+_CAN_LACK = """
+    SELECT 1 WHERE EXISTS (SELECT 1 FROM span WHERE op = 'hold')
+        AND EXISTS (SELECT 1 FROM span WHERE op = 'queue' AND reason = 'capacity')
+"""
+"""Who lacked blocks that a hold kept; without either `blockers` has nothing of `queue_capacity` to say."""
 
 _BEFORE = """
     SELECT request_id, first_token_ns - start_ns AS ns FROM request
@@ -65,9 +74,13 @@ def values(run: Run, metric: str) -> pl.DataFrame:
     if metric == "exposed_transfer_ns":
         return _exposed(run)
     name, dot, column = metric.partition(".")
-    rows = question(name)(run) if dot else pl.read_parquet(ledger_table(run))
     column = column or metric
-    _numeric(metric, column, rows)
+    if not dot or name == "ledger":
+        _numeric(metric, column, LEDGER)
+        rows = ledger_column(run, column)
+    else:
+        rows = question(name)(run)
+        _numeric(metric, column, rows.schema)
     told = rows.select(*(["request_id"] if "request_id" in rows.columns else []), value=pl.col(column))
     if "request_id" not in told.columns:
         return told.select(key=pl.lit(None, pl.String), value="value").cast(_SCHEMA)
@@ -143,17 +156,20 @@ def lossy(run: Run) -> bool:
 
 def _exposed(run: Run) -> pl.DataFrame:
     """Exposed transfer of each request from arrival to finish; null unless it is exact and whole."""
-    parameters = {"path": str(partition(run)), "held": str(shares(run)), "classes": list(EXPOSED_TRANSFER)}
     connection = spilling(run)
     try:
         connection.execute(f"CREATE TEMP TABLE keyed AS {_KEYS}")
-        return pl.DataFrame(connection.sql(_EXPOSED, params=parameters).to_arrow_table()).cast(_SCHEMA)
+        can_lack = connection.sql(_CAN_LACK).fetchall()
+        query = _EXPOSED.format(held=_HELD if can_lack else _NONE_HELD)
+        parameters = {"path": str(partition(run)), "classes": list(EXPOSED_TRANSFER)}
+        parameters |= {"held": str(shares(run))} if can_lack else {}
+        return pl.DataFrame(connection.sql(query, params=parameters).to_arrow_table()).cast(_SCHEMA)
     finally:
         connection.close()
 
 
-def _numeric(metric: str, column: str, rows: pl.DataFrame) -> None:
-    there = [name for name, kind in rows.schema.items() if kind.is_numeric()]
+def _numeric(metric: str, column: str, kinds: pl.Schema) -> None:
+    there = [name for name, kind in kinds.items() if kind.is_numeric()]
     if column not in there:
         near = difflib.get_close_matches(column, there, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(there)}."

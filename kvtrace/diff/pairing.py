@@ -9,7 +9,7 @@ twice within a run (retries): unpaired, and the effect is the run's mean of log 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,6 +36,7 @@ class Paired:
     keys: how many requests were compared; where unpaired, of the run that has fewest
     left_out: requests with a value that were not compared, all runs together
     relative: whether these are logarithms
+    names: the keys, in the order of `values`; none where unpaired
     """
 
     effects: NDArray[np.float64]
@@ -44,6 +45,7 @@ class Paired:
     keys: int
     left_out: int
     relative: bool
+    names: pl.Series = field(default_factory=lambda: pl.Series(dtype=pl.String))
 
     @property
     def paired(self) -> bool:
@@ -63,7 +65,8 @@ def pair(runs: Sequence[pl.DataFrame], *, relative: bool) -> Paired | None:
     if not frames or any(frame.is_empty() for frame in frames):
         return None
     rows = pl.concat(frames)
-    values = _common(rows, runs) if not any(_repeated(frame) for frame in runs) else None
+    keyed = _common(rows, runs) if not any(_repeated(frame) for frame in runs) else rows.clear()
+    values = keyed["x"].to_numpy().reshape(-1, len(runs)) if keyed.height else None
     if values is None:
         levels = np.array([frame["x"].to_numpy().mean() for frame in frames])
         keys, left_out = min(frame.height for frame in frames), 0
@@ -73,7 +76,8 @@ def pair(runs: Sequence[pl.DataFrame], *, relative: bool) -> Paired | None:
     effects = levels - levels.mean() if values is None else _mean_effects(values)
     size = max(1.0 if relative else 0.0, float(np.abs(levels).max()))
     effects = np.where(np.abs(effects) <= NOISE * size, 0.0, effects)
-    return Paired(effects, levels, values, keys, left_out, relative)
+    names = keyed["key"].gather_every(len(runs))
+    return Paired(effects, levels, values, keys, left_out, relative, names)
 
 
 def _mean_effects(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -97,7 +101,6 @@ def _repeated(frame: pl.DataFrame) -> bool:
     return bool(frame["key"].drop_nulls().is_duplicated().any())
 
 
-def _common(rows: pl.DataFrame, runs: Sequence[pl.DataFrame]) -> NDArray[np.float64] | None:
-    """Key x run: the values of the keys that every run has."""
-    keyed = rows.drop_nulls("key").filter(pl.len().over("key") == len(runs)).sort("key", "run")
-    return keyed["x"].to_numpy().reshape(-1, len(runs)) if keyed.height else None
+def _common(rows: pl.DataFrame, runs: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """The rows of the keys that every run has, key by key, run by run."""
+    return rows.drop_nulls("key").filter(pl.len().over("key") == len(runs)).sort("key", "run")

@@ -19,7 +19,7 @@ never judged.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log, sqrt
+from math import ceil, log, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -110,6 +110,21 @@ def count(base: NDArray[np.float64], head: NDArray[np.float64]) -> Tails:
     base, head = base[:, :pairs], head[:, :pairs]
     by_request = np.median(head, axis=1, keepdims=True) - np.median(base, axis=1, keepdims=True)
     return Tails(_counted(head - base), _counted(by_request))
+
+
+def requests_needed(least_share: float) -> int:
+    """The fewest requests a run of which, where none is slower or faster, it can be said: the same."""
+    return max(ceil(_Z / least_share) - 2, 1) if least_share > 0 else 1
+
+
+def slow(base: NDArray[np.float64], head: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which requests the plainer count calls slower: between the medians over runs, or in any pair."""
+    pairs = min(base.shape[1], head.shape[1])
+    base, head = base[:, :pairs], head[:, :pairs]
+    tails, ratios = count(base, head), head - base
+    if tails.plainer() is tails.by_request:
+        ratios = np.median(head, axis=1, keepdims=True) - np.median(base, axis=1, keepdims=True)
+    return np.asarray((ratios - np.median(ratios, axis=0) > log(BEYOND)).any(axis=1))
 
 
 def _counted(ratios: NDArray[np.float64]) -> Counted:

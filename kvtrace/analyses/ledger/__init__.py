@@ -15,7 +15,8 @@ from kvtrace.analyses.fallbacks import ALGORITHM as FALLBACKS
 from kvtrace.analyses.fallbacks import table as fallbacks_table
 from kvtrace.analyses.hit_funnel import ALGORITHM as FUNNEL
 from kvtrace.analyses.hit_funnel import table as funnel_table
-from kvtrace.analyses.ledger.tokens_out import tokens_out
+from kvtrace.analyses.ledger.tokens_out import ALGORITHM as TOKENS_OUT
+from kvtrace.analyses.ledger.tokens_out import table as tokens_out_table
 from kvtrace.run.derived import derived_folder, files_hash, published
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from kvtrace.run import Run
 
-__all__ = ["COLUMNS", "ledger", "table"]
+__all__ = ["COLUMNS", "column", "ledger", "table"]
 
 ALGORITHM = "4"
 """Bumped whenever the ledger of the same run can come out differently."""
@@ -95,21 +96,44 @@ def ledger(run: Run, *, requests: tuple[str, ...] = ()) -> pl.DataFrame:
     return rows.collect()
 
 
+def _path(run: Run) -> Path:
+    key = files_hash(run, ALGORITHM, SERVED, FALLBACKS, FUNNEL, TOKENS_OUT)
+    return derived_folder(run) / f"ledger-{key}.parquet"
+
+
 def table(run: Run) -> Path:
     """The cached rows of a run as a Parquet file."""
-    target = derived_folder(run) / f"ledger-{files_hash(run, ALGORITHM, SERVED, FALLBACKS, FUNNEL)}.parquet"
+    target = _path(run)
     if not target.exists():
         funnel = pl.scan_parquet(funnel_table(run)).select(
             "request_id", "gpu_hit_tokens", "loaded_tokens", "recomputed_tokens"
         )
         verdicts = pl.scan_parquet(fallbacks_table(run)).select("request_id", "verdict")
         rows = pl.scan_parquet(served_table(run))
-        for other in (funnel, verdicts, tokens_out(run).lazy()):
+        for other in (funnel, verdicts, pl.scan_parquet(tokens_out_table(run))):
             rows = rows.join(other, on="request_id", how="left", maintain_order="left")
         rows = rows.with_columns(external_hit_tokens=_hit(), ttft_ns=_ttft())
         with published(target) as partial:
             rows.select(list(COLUMNS)).cast(COLUMNS).sink_parquet(partial)
     return target
+
+
+_REQUESTS = "SELECT request_id, start_ns, ttft_ns FROM request"
+_FROM_STEPS = ("ttft_ns", "itl_p50_ns", "itl_p99_ns")
+_FROM_FUNNEL = ("gpu_hit_tokens", "recomputed_tokens")
+
+
+def column(run: Run, name: str) -> pl.DataFrame:
+    """(request_id, name) of every request, as the ledger has it, without what the other columns take."""
+    if name in _FROM_STEPS and not _path(run).exists():
+        requests = pl.DataFrame(run.connection().sql(_REQUESTS).to_arrow_table()).lazy()
+        steps = pl.scan_parquet(tokens_out_table(run))
+        rows = requests.join(steps, on="request_id", how="left").with_columns(ttft_ns=_ttft())
+    elif name in _FROM_FUNNEL and not _path(run).exists():
+        rows = pl.scan_parquet(funnel_table(run))
+    else:
+        rows = pl.scan_parquet(table(run))
+    return rows.select("request_id", name).cast({name: COLUMNS[name]}).collect()
 
 
 def _hit() -> pl.Expr:

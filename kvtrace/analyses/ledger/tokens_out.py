@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from kvtrace.run.derived import spilling
+from kvtrace.run.derived import derived_folder, files_hash, published, spilling
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
     from kvtrace.run import Run
+
+ALGORITHM = "1"
+"""Bumped whenever these times of the same run can come out differently."""
 
 PART_ROWS = 8_000_000
 """So many tokens are sorted at a time."""
@@ -112,6 +115,16 @@ SELECT request_id, CASE WHEN NOT coalesce(d.first_lost, false) THEN w.first_ns E
     CASE WHEN w.is_whole AND NOT coalesce(d.between_lost, false) THEN b.p99_ns END AS itl_p99_ns
 FROM whole w JOIN between_tokens b USING (request_id) LEFT JOIN doubted d USING (request_id)
 """
+
+
+def table(run: Run) -> Path:
+    """The cached rows of `tokens_out` as a Parquet file."""
+    target = derived_folder(run) / f"tokens_out-{files_hash(run, ALGORITHM)}.parquet"
+    if not target.exists():
+        rows = tokens_out(run)
+        with published(target) as partial:
+            rows.write_parquet(partial)
+    return target
 
 
 def tokens_out(run: Run) -> pl.DataFrame:

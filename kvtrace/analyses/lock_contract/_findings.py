@@ -38,6 +38,18 @@ class Asked:
             connection.execute(statement)
         return connection
 
+    @cached_property
+    def has_steps(self) -> bool:
+        """Whether a cache told what it did with its objects."""
+        return bool(self.connection.sql("SELECT 1 FROM object_step LIMIT 1").fetchall())
+
+    @cached_property
+    def has_lmcache(self) -> bool:
+        """Whether LMCache took part in the run."""
+        query = """SELECT 1 FROM span WHERE starts_with(component, 'lmcache')
+            UNION ALL SELECT 1 FROM block WHERE starts_with(component, 'lmcache') LIMIT 1"""
+        return bool(self.run.connection().sql(query).fetchall()) or "lmcache" in products(self.run)
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -107,22 +119,13 @@ def missing_events(run: Run, asked: Asked) -> Missing:
     return missing(run, (), [name for (name,) in rows])
 
 
-def untold(run: Run, asked: Asked) -> Finding | None:
+def untold(asked: Asked) -> Finding | None:
     """Why nothing that rests on a cache's own events can be judged; None when it has some."""
-    ((told,),) = asked.connection.sql("SELECT count(*) FROM object_step").fetchall()
-    if told:
+    if asked.has_steps:
         return None
-    if has_lmcache(run):
+    if asked.has_lmcache:
         return Finding("unobserved", "no event of the cache itself was recorded (kvtrace run would)")
     return Finding("not_applicable", "no cache with locks in this run")
-
-
-def has_lmcache(run: Run) -> bool:
-    """Whether LMCache took part in the run."""
-    query = """SELECT (SELECT count(*) FROM span WHERE starts_with(component, 'lmcache'))
-        + (SELECT count(*) FROM block WHERE starts_with(component, 'lmcache'))"""
-    ((rows,),) = run.connection().sql(query).fetchall()
-    return bool(rows) or "lmcache" in products(run)
 
 
 def judged(violations: Sequence[Finding], undecided: Iterable[str | None], held: Finding) -> list[Finding]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace.analyses._text import many
-from kvtrace.analyses.lock_contract._findings import Asked, Finding, has_lmcache, judged, missing, weakest
+from kvtrace.analyses.lock_contract._findings import Asked, Finding, judged, missing, weakest
 
 if TYPE_CHECKING:
     from kvtrace.run import Run
@@ -61,7 +61,7 @@ def found_adds_up(run: Run, asked: Asked) -> list[Finding]:
     """By lookup of an LMCache server; what one reports is wrong or right whatever is missing beside it."""
     ((lookups, unsized, untiered, words),) = asked.connection.sql(_LOOKUPS + _COUNTS).fetchall()
     if not lookups:
-        if has_lmcache(run):
+        if asked.has_lmcache:
             return [Finding("unobserved", "no lookup of the cache's server was recorded")]
         return [Finding("not_applicable", "no LMCache in this run")]
     rows = asked.connection.sql(_LOOKUPS + _VIOLATED).fetchall()

@@ -83,7 +83,7 @@ def policies(run: Run) -> set[str]:
 
 def lru_order(run: Run, asked: Asked) -> list[Finding]:
     """A row an evicted key; equal times are no order."""
-    if (why := untold(run, asked)) is not None:
+    if (why := untold(asked)) is not None:
         return [why]
     named = policies(run)
     if not named:

@@ -54,7 +54,7 @@ FROM judged WHERE kind IN ('held', 'expired', 'cleared') ORDER BY time_ns, key
 
 def not_removed_while_locked(run: Run, asked: Asked) -> list[Finding]:
     """By object: a release may be among lost records, so with losses nothing is judged."""
-    if (why := untold(run, asked)) is not None:
+    if (why := untold(asked)) is not None:
         return [why]
     connection, params = asked.connection, {"within": CLEARED_WITHIN_NS}
     counts = connection.sql(_REMOVED + _COUNTS, params=params).fetchall()

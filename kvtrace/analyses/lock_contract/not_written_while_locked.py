@@ -40,7 +40,7 @@ FROM judged WHERE kind = 'held' ORDER BY time_ns, key
 
 def not_written_while_locked(run: Run, asked: Asked) -> list[Finding]:
     """A lock whose time to live is over protects nobody; with losses its release may be missing."""
-    if (why := untold(run, asked)) is not None:
+    if (why := untold(asked)) is not None:
         return [why]
     counts = asked.connection.sql(_WRITTEN + _COUNTS).fetchall()
     if not counts:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace.analyses._text import count, many
-from kvtrace.analyses.lock_contract._findings import Asked, Finding, has_lmcache, judged
+from kvtrace.analyses.lock_contract._findings import Asked, Finding, judged
 
 if TYPE_CHECKING:
     from kvtrace.run import Run
@@ -39,11 +39,11 @@ FROM latest ORDER BY time_ns, process, name
 """
 
 
-def nothing_left_at_idle(run: Run, asked: Asked) -> list[Finding]:
+def nothing_left_at_idle(_run: Run, asked: Asked) -> list[Finding]:
     """The last status page of each server; one without a time, or read in the midst of work, tells less."""
     rows = asked.connection.sql(_PAGES, params={"quiet": QUIET_NS}).fetchall()
     if not rows:
-        if has_lmcache(run):
+        if asked.has_lmcache:
             return [Finding("unobserved", "no status page of the server (its /status would be one)")]
         return [Finding("not_applicable", "no LMCache in this run")]
     violations = [

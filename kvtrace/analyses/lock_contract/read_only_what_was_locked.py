@@ -58,7 +58,7 @@ GROUP BY kind, time_ns, request_id ORDER BY time_ns, 2
 
 def read_only_what_was_locked(run: Run, asked: Asked) -> list[Finding]:
     """A row a read; one that a time to live, or a removal, made vain is told by `read_within_ttl`."""
-    if (why := untold(run, asked)) is not None:
+    if (why := untold(asked)) is not None:
         return [why]
     number = dict(asked.connection.sql(_READS + _COUNTS).fetchall())
     if not number:

@@ -57,7 +57,7 @@ FROM object_event WHERE told
 
 def read_within_ttl(run: Run, asked: Asked) -> list[Finding]:
     """A row a read that failed, whatever else is missing; a read of several keys is one."""
-    if (why := untold(run, asked)) is not None:
+    if (why := untold(asked)) is not None:
         return [why]
     failed = asked.connection.sql(_FAILED).fetchall()
     ((read, released),) = asked.connection.sql(_READS).fetchall()

@@ -41,7 +41,7 @@ QUALIFY row_number() OVER (PARTITION BY object, life ORDER BY place) = 1 ORDER B
 
 def readable_was_written(run: Run, asked: Asked) -> list[Finding]:
     """A lock of a reader is granted only for what can be read; a row a key, when it was first granted."""
-    if (why := untold(run, asked)) is not None:
+    if (why := untold(asked)) is not None:
         return [why]
     counts = asked.connection.sql(_READABLE + _COUNTS).fetchall()
     if not counts:

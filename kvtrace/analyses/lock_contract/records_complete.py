@@ -18,7 +18,7 @@ WHERE event NOT IN ('accessed', 'failed')
 
 def records_complete(run: Run, asked: Asked) -> list[Finding]:
     """Events that the bus dropped, and keys whose history began before the records did."""
-    if (why := untold(run, asked)) is not None:
+    if (why := untold(asked)) is not None:
         return [why]
     ((early, events, objects),) = asked.connection.sql(_LATE).fetchall()
     began = f"{many(early, 'key')} there before the records began" if early else None

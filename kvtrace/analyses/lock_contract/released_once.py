@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace.analyses._text import count, duration, many
-from kvtrace.analyses.lock_contract._findings import Asked, Finding, has_lmcache, missing_events, weakest
+from kvtrace.analyses.lock_contract._findings import Asked, Finding, missing_events, weakest
 
 if TYPE_CHECKING:
     from kvtrace.run import Run
@@ -94,7 +94,7 @@ def released_once(run: Run, asked: Asked) -> list[Finding]:
     connection, params = asked.connection, {"bound": asked.bound_ns}
     sums = connection.sql(_BALANCE + _SUMS, params=params).fetchall()
     if not sums:
-        return [_nothing(run)]
+        return [_nothing(asked)]
     lost = missing_events(run, asked)
     number = {row[0]: row[1] for row in sums}
     rows = connection.sql(_BALANCE + _VIOLATED, params=params).fetchall() if number.keys() & _BROKEN else []
@@ -135,7 +135,7 @@ def _violation(
     return Finding("violated", detail, evidence, "error", request_id, key, time_ns)
 
 
-def _nothing(run: Run) -> Finding:
-    if has_lmcache(run):
+def _nothing(asked: Asked) -> Finding:
+    if asked.has_lmcache:
         return Finding("unobserved", "no lock was recorded (lmcache server --trace-level storage would)")
     return Finding("not_applicable", "no cache with locks in this run")

@@ -78,7 +78,7 @@ WHERE broken IS NOT NULL ORDER BY time_ns, request_id
 
 def reservation_all_or_nothing(run: Run, asked: Asked) -> list[Finding]:
     """By search in L2; that one was loaded in spite of it is seen, whatever is missing."""
-    if (why := untold(run, asked)) is not None:
+    if (why := untold(asked)) is not None:
         return [why]
     ((searches, unclaimed, failed),) = asked.connection.sql(_REFUSED + _COUNTS).fetchall()
     if not searches and not unclaimed:

@@ -47,7 +47,7 @@ FROM judged WHERE kind IN ('over', 'left') ORDER BY 3, key
 
 def reservation_written_or_returned(run: Run, asked: Asked) -> list[Finding]:
     """Rests on the absence of an end, so that with losses nothing is judged."""
-    if (why := untold(run, asked)) is not None:
+    if (why := untold(asked)) is not None:
         return [why]
     counts = asked.connection.sql(_RESERVED + _COUNTS).fetchall()
     if not counts:

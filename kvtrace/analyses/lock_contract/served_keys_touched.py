@@ -59,7 +59,7 @@ def served_keys_touched(run: Run, asked: Asked) -> list[Finding]:
 
     A touch of a later request hides that one was missing.
     """
-    if (why := untold(run, asked)) is not None:
+    if (why := untold(asked)) is not None:
         return [why]
     connection, params = asked.connection, {"within": TOUCHED_WITHIN_NS}
     ((requests, keys, short),) = connection.sql(_SERVED + _COUNTS, params=params).fetchall()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace.analyses._text import duration, many
-from kvtrace.analyses.lock_contract._findings import Asked, Finding, has_lmcache, judged, missing, weakest
+from kvtrace.analyses.lock_contract._findings import Asked, Finding, judged, missing, weakest
 
 if TYPE_CHECKING:
     from kvtrace.run import Run
@@ -61,7 +61,7 @@ def transfers_end_once(run: Run, asked: Asked) -> list[Finding]:
     params = {"bound": asked.bound_ns}
     counts = asked.connection.sql(_TRANSFERS + _COUNTS, params=params).fetchall()
     if not counts:
-        if has_lmcache(run):
+        if asked.has_lmcache:
             return [Finding("unobserved", "no store or retrieve of the cache's server was recorded")]
         return [Finding("not_applicable", "no LMCache in this run")]
     number = {kind: count for kind, count, _ in counts}

@@ -8,6 +8,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from kvtrace.cli import _verdicts, main
+from kvtrace.cli._text import escaped
 from kvtrace.diff.findings import COLUMNS, Finding
 from tests.unit.diff.drawn import draw_runs
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NEAR = (1.0, 1.001, 0.999)
-EVIL = "</testcase>|<img src=x>::set-env\x1b[31m\n::stop `x` \"'"
+EVIL = "</testcase>]]>&amp;|<img src=x>::set-env\x1b[31m\n::stop \x00\ud800\ufffe `x` \"'"
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,11 @@ def test_markdown_says_the_verdict_and_a_row_a_gate(folder: Path, capsys: pytest
 def test_names_from_outside_stay_text_in_every_form() -> None:
     found = [Finding(EVIL, verdict=verdict, because=EVIL) for verdict in ("worse", "same", None)]
     suites = ET.fromstring("\n".join(_verdicts.junit(found, 1)).encode())
-    assert len(suites.findall("testsuite/testcase")) == 3
+    cases = suites.findall("testsuite/testcase")
+    assert [case.get("name") for case in cases] == [escaped(EVIL)] * 3
+    assert [(child.tag, child.get("message") or child.text) for case in cases for child in case] == [
+        (tag, escaped(EVIL)) for tag in ("failure", "system-out", "skipped")
+    ]
     for lines in (list(_verdicts.markdown(found, 1)), list(_verdicts.text(found, 1))):
         assert all(line.isprintable() for line in lines)
         assert not any(line.lstrip().startswith("::") for line in lines)

@@ -2,13 +2,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.diff.causes import moved
-from kvtrace.diff.comparing import compare
-from kvtrace.diff.gates import Gate, Gates
+import numpy as np
+import polars as pl
+import pytest
+from kvtrace.diff import measuring
+from kvtrace.diff.causes import Sided, cause, cause_of_tail, classes, traits
+from kvtrace.diff.causes.requests import carriers
+from kvtrace.diff.gates import own_unit
 from tests.rows import write_run
 from tests.unit.diff.drawn import START, draw_run
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from kvtrace.run import Run
@@ -16,16 +21,19 @@ if TYPE_CHECKING:
 MS = 1_000_000
 
 
-def loaded(path: Path, load_ms: float) -> Run:
-    """Three requests, one after another:  |-- load disk->host --|-- step 10 ms --| first token and end."""
+def loaded(
+    path: Path, load_ms: Sequence[float], *, prompts: Sequence[int | None] | None = None, **more: str
+) -> Run:
+    """A request a load, one after another:  |-- load disk->host --|-- step 10 ms --| first token and end."""
     span = []
-    for number in range(3):
+    for number, each in enumerate(load_ms):
         name, start = f"{path.name}-r{number}", START + number * 1000 * MS
-        done = start + round(load_ms * MS)
+        done = start + round(each * MS)
         whose = {"engine": "e", "process": "p", "observer": "scheduler", "evidence": "shim"}
         span += [
             {**whose, "op": "request", "request_id": name, "start_ns": start, "end_ns": done + 10 * MS,
-             "first_token_ns": done + 10 * MS, "status": "ok", "workload_key": f"w{number}"},
+             "first_token_ns": done + 10 * MS, "status": "ok", "workload_key": f"w{number}",
+             "prompt_tokens": prompts[number] if prompts else None, **more},
             {**whose, "op": "load", "request_id": name, "start_ns": start, "end_ns": done,
              "tier_from": "disk", "tier_to": "host", "transfer_id": f"t{name}", "outcome": "ok"},
             {**whose, "op": "step", "start_ns": done, "end_ns": done + 10 * MS,
@@ -35,24 +43,173 @@ def loaded(path: Path, load_ms: float) -> Run:
     return write_run(path, span=span)
 
 
-def test_a_regression_names_the_class_of_time_that_grew(tmp_path: Path) -> None:
-    base = [loaded(tmp_path / f"a{n}", 5 + n / 100) for n in range(3)]
-    head = [loaded(tmp_path / f"b{n}", 8 + n / 100) for n in range(3)]
-    found = compare(base, head, Gates((Gate("ttft_ns", "relative", 0.02),)))
-    (finding,) = found.findings
-    assert finding.verdict == "worse"
-    assert finding.because.endswith(
-        "a request of head takes +3 ms on average, +3 ms of it load disk->host "
-        "(9 requests in all runs of head)"
+def pair(folder: Path, base: Sequence[float], head: Sequence[float], **more: object) -> tuple[Run, Run]:
+    """A run a side."""
+    return loaded(folder / "a", base, **more), loaded(folder / "b", head, **more)  # type: ignore[arg-type]
+
+
+def told(base: Run, head: Run, metric: str = "ttft_ns") -> str | None:
+    values = [measuring.values(run, metric) for run in (base, head)]
+    return cause(metric, own_unit(metric), Sided([base], [head], values))
+
+
+def frame(*values: float) -> pl.DataFrame:
+    """Requests w0, w1, w2 ... with these values."""
+    return pl.DataFrame({"key": [f"w{n}" for n in range(len(values))], "value": [float(v) for v in values]})
+
+
+@pytest.fixture(scope="module")
+def slower(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
+    """Three requests whose load takes 5 ms in base and 8 ms in head."""
+    return pair(tmp_path_factory.mktemp("slower"), [5, 5, 5], [8, 8, 8])
+
+
+def test_a_regression_names_how_far_it_went_the_class_of_time_and_the_requests(
+    slower: tuple[Run, Run],
+) -> None:
+    assert told(*slower) == (
+        "+3 ms mean and +3 ms p90, +3 ms of the mean disk->host load exposed; all 3 requests carry it"
     )
-    assert moved("exposed_transfer_ns", base, head) is not None
-    assert moved("recomputed_tokens", base, head) is None
+    exposed = told(*slower, metric="exposed_transfer_ns")
+    assert exposed == told(*slower)
+
+
+def test_the_requests_that_carry_it_and_what_they_have_in_common_are_named(tmp_path: Path) -> None:
+    # two hundred tokens a request more than the one before: those over 3,000 wait 40 ms more
+    prompts = [200 * (k + 1) for k in range(20)]
+    runs = pair(tmp_path, [5] * 20, [5 + 40 * (prompt > 3000) for prompt in prompts], prompts=prompts)
+    assert told(*runs) == (
+        "+10 ms mean and +40 ms p90, +10 ms of the mean disk->host load exposed; "
+        "5 of 20 requests carry it, all with prompts over 3,000 tokens"
+    )
+    slow = pl.Series([f"w{n}" for n in range(15, 20)])
+    values = [measuring.values(run, "ttft_ns") for run in runs]
+    assert cause_of_tail("ttft_ns", slow, Sided(runs[:1], runs[1:], values)) == (
+        "these +40 ms mean, +40 ms of the mean disk->host load exposed; "
+        "5 of 20 requests carry it, all with prompts over 3,000 tokens"
+    )
+
+
+def test_a_count_of_tokens_has_requests_and_no_class_of_time(slower: tuple[Run, Run]) -> None:
+    sided = Sided(slower[:1], slower[1:], [frame(0, 1, 1), frame(6, 1, 1)])
+    said = cause("recomputed_tokens", "tokens", sided)
+    assert said == "+2 tokens mean and +4 tokens p90; 1 of 3 requests carries it"
 
 
 def test_without_a_partition_that_is_exact_no_class_is_named(tmp_path: Path) -> None:
-    runs = [draw_run(tmp_path / name, [1000, 2000]) for name in "ab"]
-    assert moved("ttft_ns", runs[:1], runs[1:]) is None
+    runs = [draw_run(tmp_path / name, [ns, ns]) for name, ns in (("a", 1), ("b", 9))]
+    assert told(*runs) == "+8 ns mean and +8 ns p90; all 2 requests carry it"
 
 
-def test_what_shrank_is_no_cause(tmp_path: Path) -> None:
-    assert moved("ttft_ns", [loaded(tmp_path / "a", 8)], [loaded(tmp_path / "b", 5)]) is None
+def test_a_request_with_an_upper_bound_in_one_run_is_no_part_of_the_class(tmp_path: Path) -> None:
+    base, head = pair(tmp_path, [5, 5, 5], [8, 8, 95])
+    lost = {"source": "s", "cause": "dropped", "count": 1, "process": "p"}
+    lost |= {"from_ns": START + 2000 * MS, "to_ns": START + 2001 * MS}
+    span = head.connection().sql("SELECT * FROM span").pl().to_dicts()
+    said = told(base, write_run(tmp_path / "lossy", span=span, loss=[lost]))
+    assert said is not None
+    assert said.startswith("+32 ms mean and ")
+    assert (
+        "+3 ms of the mean disk->host load exposed (over 2 requests whose time is known to the end)" in said
+    )
+
+
+def test_unpaired_runs_name_the_class_and_no_requests(slower: tuple[Run, Run], tmp_path: Path) -> None:
+    query = "SELECT * REPLACE (NULL AS workload_key) FROM span"
+    nameless = [
+        write_run(tmp_path / run.path.name, span=run.connection().sql(query).pl().to_dicts())
+        for run in slower
+    ]
+    said = told(*nameless)
+    assert said == "+3 ms mean and +3 ms p90, +3 ms of the mean disk->host load exposed"
+
+
+def test_what_shrank_is_no_cause(slower: tuple[Run, Run]) -> None:
+    assert classes.grown("ttft", slower[1:], slower[:1], None) is None
+
+
+def test_a_gate_that_fell_and_should_not_names_the_requests_that_fell(slower: tuple[Run, Run]) -> None:
+    sided = Sided(slower[:1], slower[1:], [frame(9, 0, 0), frame(3, 0, 0)])
+    said = cause("ttft_ns", "ns", sided, higher_is_better=True)
+    assert said == "-2 ns mean and -4.80 ns p90; 1 of 3 requests carries it"
+
+
+def test_a_number_of_the_whole_run_has_no_requests(slower: tuple[Run, Run]) -> None:
+    number = pl.DataFrame({"key": [None], "value": [1.0]}, schema_overrides={"key": pl.String})
+    assert cause("slow", "count", Sided(slower[:1], slower[1:], [number, number])) is None
+
+
+def table(**columns: Sequence[object]) -> pl.DataFrame:
+    """Traits with all columns; those not given were not observed."""
+    size = len(next(iter(columns.values())))
+    kinds = {"prompt_tokens": pl.Int64, "output_tokens": pl.Int64, "model": pl.String, "engine": pl.String}
+    return pl.DataFrame(
+        {name: columns.get(name, [None] * size) for name in (*kinds, "identity_id")},
+        schema={**kinds, "identity_id": pl.String},
+    )
+
+
+THESE = pl.Series([True] * 10 + [False] * 30)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "said"),
+    [
+        ("prompt_tokens", [9000] * 10 + [7900] * 30, "all with prompts over 8,000 tokens"),
+        ("prompt_tokens", [10] * 10 + [7900] * 30, "all with prompts of at most 1,000 tokens"),
+        ("output_tokens", [90] * 10 + [13] * 30, "all with more than 20 tokens put out"),
+        ("engine", ["e1"] * 10 + ["e2"] * 30, "all of engine e1"),
+        ("model", ["a\n"] * 10 + ["b"] * 30, "all of model a\\u000a"),
+        ("engine", ["e1"] * 9 + ["e2"] * 31, "9 of them of engine e1"),
+        ("engine", ["e1"] * 12 + ["e2"] * 28, "all of engine e1, as 2 of the others"),
+        ("engine", ["e1"] * 8 + ["e2"] * 32, None),  # only 8 of 10
+        ("engine", ["e1"] * 14 + ["e2"] * 26, None),  # as 4 of 30
+        ("engine", [None] * 10 + ["e2"] * 30, None),
+        ("engine", ["e1"] * 10 + [None] * 30, None),  # others may be the same
+        ("prompt_tokens", [9000] * 10 + [None] * 30, None),
+        ("prompt_tokens", [None] * 2 + [9000] * 8 + [10] * 30, None),
+        ("prompt_tokens", [8000] * 40, None),
+    ],
+)
+def test_a_trait_is_named_when_these_have_it_and_the_others_do_not(
+    column: str, values: list[object], said: str | None
+) -> None:
+    assert traits.common(table(**{column: values}), THESE) == said
+
+
+def test_a_trait_of_a_single_request_is_chance() -> None:
+    one = pl.Series([True] + [False] * 39)
+    assert traits.common(table(prompt_tokens=list(range(40, 0, -1))), one) is None
+
+
+def test_all_requests_have_nothing_that_others_have_not() -> None:
+    assert traits.common(table(engine=["e"] * 4), pl.Series([True] * 4)) is None
+
+
+def test_requests_that_move_no_farther_than_noise_carry_nothing() -> None:
+    assert carriers(pl.Series([3.0, 3.0, 3.0])).to_list() == [True] * 3  # type: ignore[union-attr]
+    assert carriers(pl.Series([40.0, 0.1, -0.1, 0.2])).to_list() == [True, False, False, False]  # type: ignore[union-attr]
+    assert carriers(pl.Series([5.0, 5.0, -4.9, -4.9, 6.0, 5.2])) is not None
+    assert carriers(pl.Series([-1.0, 0.5])) is None
+    rng = np.random.default_rng(1)
+    assert carriers(pl.Series(rng.normal(0.05, 1.0, 10_000))) is None
+
+
+def planted(rng: np.random.Generator, chosen: np.ndarray, prompts: np.ndarray) -> str | None:
+    moved = rng.normal(0, 3, prompts.size) + np.where(chosen, rng.normal(40, 5, prompts.size), 0)
+    found = carriers(pl.Series(moved))
+    if found is None:
+        return None
+    return traits.common(
+        table(prompt_tokens=prompts.tolist(), output_tokens=rng.integers(1, 99, prompts.size).tolist()), found
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_drawn_a_regression_of_long_prompts_is_named_and_one_without_a_trait_is_not(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    prompts = rng.choice([512, 1500, 4000, 7500, 8500, 12_000], 1000)
+    said = planted(rng, prompts > 8000, prompts)
+    assert said is not None
+    assert "with prompts over 8,000 tokens" in said
+    assert planted(rng, rng.random(1000) < 0.3, prompts) is None

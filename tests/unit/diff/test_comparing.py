@@ -15,29 +15,46 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kvtrace.diff.findings import Finding
+    from kvtrace.run import Run
+
+    Drawn = dict[str, list[Run]]
 
 TTFT = Gates((Gate("ttft_ns", "relative", 0.02),))
 NEAR = (1.0, 1.001, 0.999)
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Run]]:
+    """Three runs a word; `same` is drawn as `base`, `slow` takes a tenth longer, `lossy` lost records."""
+    folder = tmp_path_factory.mktemp("drawn")
+    lost, twice = ([{"source": "s", "cause": cause, "count": 3}] for cause in ("dropped", "duplicate"))
+    return {
+        "base": draw_runs(folder, "base", NEAR),
+        "same": draw_runs(folder, "same", NEAR),
+        "slow": draw_runs(folder, "slow", [1.1 * near for near in NEAR]),
+        "lossy": draw_runs(folder, "lossy", NEAR, loss=lost),
+        "twice": draw_runs(folder, "twice", NEAR, loss=twice),
+    }
 
 
 def of(found: Compared, metric: str) -> Finding:
     return next(finding for finding in found.findings if finding.metric == metric)
 
 
-def test_a_slower_head_fails_and_a_faster_one_passes(tmp_path: Path) -> None:
-    base = draw_runs(tmp_path, "a", NEAR)
-    slow = draw_runs(tmp_path, "b", [1.1 * near for near in NEAR])
+def test_a_slower_head_fails_and_a_faster_one_passes(drawn: Drawn) -> None:
+    base, slow = drawn["base"], drawn["slow"]
     found = compare(base, slow, TTFT)
     finding = of(found, "ttft_ns")
     assert found.code == 1
     assert (finding.verdict, finding.paired, finding.runs) == ("worse", True, "3+3")
     assert finding.change == pytest.approx(0.1, abs=1e-3)
-    assert of(compare(slow, base, TTFT), "ttft_ns").verdict == "better"
-    assert compare(slow, base, TTFT).code == 0
+    assert finding.because.endswith("; +1.95 ms mean and +2.71 ms p90; all 20 requests carry it")
+    faster = compare(slow, base, TTFT)
+    assert (of(faster, "ttft_ns").verdict, faster.code) == ("better", 0)
 
 
-def test_default_gates_that_nobody_observed_are_neutral_and_named_ones_are_not(tmp_path: Path) -> None:
-    base, head = draw_runs(tmp_path, "a", NEAR), draw_runs(tmp_path, "b", NEAR)
+def test_default_gates_that_nobody_observed_are_neutral_and_named_ones_are_not(drawn: Drawn) -> None:
+    base, head = drawn["base"], drawn["same"]
     neutral = Gates((*TTFT.gates, Gate("recomputed_tokens", "tokens", 1.0)), named=False)
     found = compare(base, head, neutral)
     assert (of(found, "recomputed_tokens").verdict, found.code) == (None, 0)
@@ -46,9 +63,8 @@ def test_default_gates_that_nobody_observed_are_neutral_and_named_ones_are_not(t
     assert compare(base, head, named).code == 4
 
 
-def test_runs_that_are_the_same_on_both_sides_are_the_same_whatever_their_number(tmp_path: Path) -> None:
-    loss = [{"source": "s", "cause": "dropped", "count": 3}]
-    (run,) = draw_runs(tmp_path, "a", [1.0], loss=loss)
+def test_runs_that_are_the_same_on_both_sides_are_the_same_whatever_their_number(drawn: Drawn) -> None:
+    run = drawn["lossy"][0]
     found = compare([run], [run], default_gates())
     assert found.code == 0
     assert {finding.verdict for finding in found.findings} <= {"same", None}
@@ -56,16 +72,14 @@ def test_runs_that_are_the_same_on_both_sides_are_the_same_whatever_their_number
     assert of(found, "losses").verdict == "same"
 
 
-def test_too_few_runs_are_inconclusive(tmp_path: Path) -> None:
-    base, head = draw_runs(tmp_path, "a", [1, 1.01]), draw_runs(tmp_path, "b", [2, 2.01])
-    found = compare(base, head, TTFT)
+def test_too_few_runs_are_inconclusive_and_name_the_runs_needed(drawn: Drawn) -> None:
+    found = compare(drawn["base"][:2], drawn["slow"][:2], TTFT)
     assert found.code == 4
     assert "3+3" in of(found, "ttft_ns").because
 
 
-def test_one_run_a_side_is_judged_beside_noise_runs(tmp_path: Path) -> None:
-    base, head = draw_runs(tmp_path, "a", [1]), draw_runs(tmp_path, "b", [1.5])
-    noise = draw_runs(tmp_path, "n", [1, 1.01, 0.99])
+def test_one_run_a_side_is_judged_beside_noise_runs(drawn: Drawn) -> None:
+    base, head, noise = drawn["base"][:1], drawn["slow"][:1], drawn["same"]
     assert compare(base, head, TTFT).code == 4
     assert compare(base, head, TTFT, noise).code == 1
 
@@ -79,10 +93,8 @@ def test_a_request_that_failed_in_the_head_alone_is_an_exact_gates_regression(tm
     assert compare(head, base, Gates((), exact=("failed",))).code == 0
 
 
-def test_a_run_with_losses_never_passes_an_exact_gate(tmp_path: Path) -> None:
-    base = draw_runs(tmp_path, "a", NEAR)
-    lossy = draw_runs(tmp_path, "b", NEAR, loss=[{"source": "s", "cause": "dropped", "count": 3}])
-    twice = draw_runs(tmp_path, "c", NEAR, loss=[{"source": "s", "cause": "duplicate", "count": 3}])
+def test_a_run_with_losses_never_passes_an_exact_gate(drawn: Drawn) -> None:
+    base, lossy, twice = drawn["base"], drawn["lossy"], drawn["twice"]
     assert compare(base, lossy, Gates((), exact=("failed",))).code == 4
     assert compare(lossy, base, Gates((), exact=("losses",))).code == 4
     assert compare(base, lossy, Gates((), exact=("losses",))).code == 1
@@ -103,6 +115,7 @@ def test_a_few_requests_much_slower_fail_the_tail_alone(tmp_path: Path) -> None:
     head = [draw_run(tmp_path / f"b{n}", odd) for n in range(2)]
     found = compare(base, head, Gates((), (Tail("ttft_ns"),)))
     assert (found.code, of(found, "ttft_ns:tail").head) == (1, 40.0)
+    assert of(found, "ttft_ns:tail").because.endswith("; these +20.0 ms mean; 20 of 1,000 requests carry it")
 
 
 def test_without_ids_from_the_client_runs_are_unpaired_and_so_is_the_tail(tmp_path: Path) -> None:
@@ -113,24 +126,23 @@ def test_without_ids_from_the_client_runs_are_unpaired_and_so_is_the_tail(tmp_pa
     assert of(found, "ttft_ns:tail").verdict == "inconclusive"
 
 
-def test_a_users_own_number_is_a_gate(tmp_path: Path) -> None:
-    base, head = draw_runs(tmp_path, "a", NEAR), draw_runs(tmp_path, "b", NEAR, requests=25)
+def test_a_users_own_number_is_a_gate(drawn: Drawn, tmp_path: Path) -> None:
+    base, head = drawn["base"], draw_runs(tmp_path, "b", NEAR, requests=25)
     gate = Gate("requests", "count", 0.0, query="SELECT count(*) FROM request")
     found = compare(base, head, Gates((gate,)))
     assert (of(found, "requests").change, found.code) == (5.0, 1)
     for query in ("SELECT 1, 2", "SELECT 'x'", "SELECT 1 FROM range(2)", "DROP VIEW request"):
         with pytest.raises(QueryError):
-            compare(base, head, Gates((Gate("n", "count", 0.0, query=query),)))
+            compare(base[:1], head[:1], Gates((Gate("n", "count", 0.0, query=query),)))
 
 
-def test_a_column_that_is_not_there_names_the_nearest(tmp_path: Path) -> None:
-    (run,) = draw_runs(tmp_path, "a", [1])
+def test_a_column_that_is_not_there_names_the_nearest(drawn: Drawn) -> None:
     with pytest.raises(UsageError, match=r"ledger.ttft: .*did you mean ttft_ns\?"):
-        measuring.values(run, "ledger.ttft")
+        measuring.values(drawn["base"][0], "ledger.ttft")
 
 
-def test_a_run_without_requests_or_given_twice_is_refused(tmp_path: Path) -> None:
-    base, head = draw_runs(tmp_path, "a", [1, 1]), draw_runs(tmp_path, "b", [1])
+def test_a_run_without_requests_or_given_twice_is_refused(drawn: Drawn, tmp_path: Path) -> None:
+    base, head = drawn["base"][:2], drawn["slow"][:1]
     with pytest.raises(InputError, match="holds no request"):
         compare(base, [write_run(tmp_path / "none")], TTFT)
     with pytest.raises(UsageError, match="is given twice"):

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
+import polars as pl
 import pytest
+from kvtrace.analyses.ledger import ledger
 from kvtrace.diff import measuring
 from kvtrace.errors import UsageError
+from kvtrace.run import open_run
 from tests.rows import write_run
+from tests.samples import SAMPLES, samples
 from tests.unit.diff.drawn import START
 
 if TYPE_CHECKING:
@@ -49,3 +54,40 @@ def test_a_measure_is_no_count(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", span=[request("a")])
     with pytest.raises(UsageError, match="status is no column with numbers"):
         measuring.values(run, "ledger.status")
+
+
+@pytest.mark.parametrize("sample", [path.name for path in samples()])
+def test_a_column_of_the_ledger_alone_is_what_the_whole_ledger_says(sample: str, tmp_path: Path) -> None:
+    copied = shutil.copytree(
+        SAMPLES / sample, tmp_path / "run", ignore=shutil.ignore_patterns("raw", ".derived")
+    )
+    names = ("ttft_ns", "itl_p50_ns", "itl_p99_ns", "recomputed_tokens", "gpu_hit_tokens")
+    alone = [measuring.values(open_run(copied), f"ledger.{name}").sort("key", "value") for name in names]
+    run = open_run(copied)
+    ids = measuring.keys(run)
+    whole = ledger(run).join(ids, on="request_id")
+    for name, found in zip(names, alone, strict=True):
+        expected = whole.select("key", value=pl.col(name).cast(pl.Float64)).sort("key", "value")
+        assert found.equals(expected), name
+
+
+@pytest.mark.parametrize(("blocks", "exposed"), [(20, 50.0), (None, None), (0, 0.0)])
+def test_time_without_blocks_is_exposed_where_a_hold_kept_them(
+    tmp_path: Path, blocks: int | None, exposed: float | None
+) -> None:
+    """A lacks ten blocks  |--- queue: capacity ---|--- step ---|   B holds so many, or nobody any."""
+    whose = {"engine": "e", "process": "p", "observer": "scheduler", "evidence": "shim"}
+    span = [
+        request("a", **whose, end_ns=START + 100, first_token_ns=START + 100, workload_key="w"),
+        {**whose, "op": "queue", "reason": "capacity", "request_id": "a", "start_ns": START}
+        | {"end_ns": START + 50, "blocks": 10, "free_blocks": 0},
+        {**whose, "op": "step", "start_ns": START + 50, "end_ns": START + 100}
+        | {"members": [{"request_id": "a", "phase": "prefill", "scheduled_tokens": 8, "output_tokens": 1}]},
+    ]
+    if blocks != 0:
+        span.append(
+            {**whose, "op": "hold", "reason": "store", "request_id": "b", "blocks": blocks}
+            | {"start_ns": START, "end_ns": START + 50}
+        )
+    found = measuring.values(write_run(tmp_path / "run", span=span), "exposed_transfer_ns")
+    assert found.rows() == [("w", exposed)]

@@ -4,7 +4,7 @@ from math import log
 
 import numpy as np
 import pytest
-from kvtrace.diff.tail import ALPHA, LEAST_SHARE, Counted, Tails, count, judge
+from kvtrace.diff.tail import ALPHA, LEAST_SHARE, Counted, Tails, count, judge, requests_needed
 from scipy import stats
 
 QUIET = Counted((0,), (0,), 10_000)
@@ -73,6 +73,17 @@ def test_identical_runs_are_the_same() -> None:
 
 def test_too_few_requests_cannot_be_called_the_same() -> None:
     assert judged(Counted((0, 0), (0, 0), 20)) == "inconclusive"
+
+
+@pytest.mark.parametrize("share", [0.005, 0.02, 0.3])
+def test_the_requests_needed_are_the_fewest_that_can_be_called_the_same(share: float) -> None:
+    needed = requests_needed(share)
+    for keys, said in ((needed, "same"), (needed - 1, "inconclusive")):
+        quiet = Counted((0,), (0,), keys)
+        assert (
+            judge(Tails(Counted((0, 0), (0, 0), keys), quiet), None, alpha=ALPHA, least_share=share) == said
+        )
+    assert requests_needed(LEAST_SHARE) == 390
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e6])
