@@ -13,7 +13,7 @@ from kvtrace.diff.gates import default_gates
 from kvtrace.diff.gathering import gather
 from kvtrace.diff.judging import Sides, judge_gates
 from kvtrace.diff.pairing import pair
-from kvtrace.experiment.running.cutting import cut
+from kvtrace.experiment.cutting import cut
 from kvtrace.run import open_run
 from tests.engines import native
 from tests.engines.leaving import Copies
