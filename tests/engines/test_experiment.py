@@ -107,6 +107,12 @@ rounds = 1
 """
 
 
+def segments() -> set[Path]:
+    """Shared memory that LMCache's dead processes left: a name is lmcache_kv_<pid>_<number>."""
+    found = Path("/dev/shm").glob("lmcache_kv_*_*")
+    return {each for each in found if not Path("/proc", each.name.split("_")[2]).exists()}
+
+
 @pytest.fixture(scope="module")
 def out(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that `kvtrace experiment` made."""
@@ -118,10 +124,13 @@ def out(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (folder / "plan.toml").write_text(plan_of(folder, python))
     command = [sys.executable, "-m", "kvtrace", "experiment", str(folder / "plan.toml")]
+    before = segments()
     done = subprocess.run(
         [*command, "--out", str(folder / "four")],
         capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
+    for left in segments() - before:
+        left.unlink(missing_ok=True)
     assert done.returncode == 0, done.stderr + "".join(
         f"\n{log}: {log.read_text(errors='replace')[-1500:]}" for log in folder.glob(".four.*/logs/*.log")
     )
