@@ -167,6 +167,12 @@ THESE = pl.Series([True] * 10 + [False] * 30)
         ("engine", [None] * 10 + ["e2"] * 30, None),
         ("engine", ["e1"] * 10 + [None] * 30, None),  # others may be the same
         ("prompt_tokens", [9000] * 10 + [None] * 30, None),
+        (
+            "prompt_tokens",
+            [9000] * 10 + [10] * 27 + [None] * 3,
+            "all with prompts over 1,000 tokens, as 3 of the others",
+        ),
+        ("prompt_tokens", [9000] * 10 + [10] * 26 + [None] * 4, None),
         ("prompt_tokens", [None] * 2 + [9000] * 8 + [10] * 30, None),
         ("prompt_tokens", [8000] * 40, None),
     ],
@@ -177,9 +183,10 @@ def test_a_trait_is_named_when_these_have_it_and_the_others_do_not(
     assert traits.common(table(**{column: values}), THESE) == said
 
 
-def test_a_trait_of_a_single_request_is_chance() -> None:
-    one = pl.Series([True] + [False] * 39)
-    assert traits.common(table(prompt_tokens=list(range(40, 0, -1))), one) is None
+@pytest.mark.parametrize(("number", "said"), [(1, None), (2, None), (3, "all with prompts over 370 tokens")])
+def test_a_bound_that_parts_one_or_two_requests_from_forty_is_chance(number: int, said: str | None) -> None:
+    these = pl.Series([k < number for k in range(40)])
+    assert traits.common(table(prompt_tokens=list(range(400, 0, -10))), these) == said
 
 
 def test_all_requests_have_nothing_that_others_have_not() -> None:

@@ -91,3 +91,12 @@ def test_time_without_blocks_is_exposed_where_a_hold_kept_them(
         )
     found = measuring.values(write_run(tmp_path / "run", span=span), "exposed_transfer_ns")
     assert found.rows() == [("w", exposed)]
+
+
+def test_without_a_front_end_the_first_token_is_that_of_the_steps(tmp_path: Path) -> None:
+    whose = {"engine": "e", "process": "p", "observer": "scheduler", "evidence": "shim"}
+    member = {"request_id": "a", "phase": "prefill", "scheduled_tokens": 8, "output_tokens": 1}
+    step = {**whose, "op": "step", "start_ns": START, "end_ns": START + 70, "members": [member]}
+    run = write_run(tmp_path / "run", span=[request("a", workload_key="w", engine="e"), step])
+    assert measuring.values(run, "ttft_ns").rows() == [("w", 70.0)]
+    assert ledger(run)["ttft_ns"].to_list() == [70]

@@ -4,7 +4,7 @@ from math import log
 
 import numpy as np
 import pytest
-from kvtrace.diff.tail import ALPHA, LEAST_SHARE, Counted, Tails, count, judge, requests_needed
+from kvtrace.diff.tail import ALPHA, LEAST_SHARE, Counted, Tails, count, judge, requests_needed, slow
 from scipy import stats
 
 QUIET = Counted((0,), (0,), 10_000)
@@ -116,3 +116,14 @@ def test_asking_twice_costs_a_factor_of_two() -> None:
     assert judged(Counted((0, 0), (0, 0), 1000), by_request=ten) == "worse"
     assert Tails(QUIET, nine).p_slower() == 1 / 512
     assert Tails(Counted((0, 0), (0, 0), 10), nine).p_slower() == 2 / 512
+
+
+def test_slow_requests_are_those_of_the_count_that_shows_them_more_plainly() -> None:
+    base, head = np.zeros((9, 3)), np.zeros((9, 3))
+    head[0] = log(3)  # slow in all three: by pair 3 + 1, by request 1
+    head[1, 2] = log(3)
+    assert list(np.flatnonzero(slow(base, head))) == [0, 1]
+    astray = np.where(np.arange(9)[:, None] % 2, 1.0, -1.0) * log(3) * (np.arange(9)[:, None] > 2)
+    head[:, 1] += astray[:, 0]
+    base[:, 2] += astray[:, 0]
+    assert list(np.flatnonzero(slow(base, head))) == [0]
