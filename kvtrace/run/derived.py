@@ -58,14 +58,15 @@ def derived_folder(run: Run) -> Path:
 
 def spilling(run: Run) -> duckdb.DuckDBPyConnection:
     """A database of the run's nouns of its own: limited memory, what does not fit goes beside the results."""
-    from kvtrace.run.kept import keep
+    from kvtrace.run import kept
 
+    key = kept.key(run)
     scratch = derived_folder(run) / f"spill-{uuid.uuid4().hex[:12]}"
     connection = duckdb.connect(
         ":memory:", config={"memory_limit": MEMORY_LIMIT, "temp_directory": str(scratch)}
     )
     create_views(connection, run.path)
-    keep(run, connection)
+    kept.keep(run, connection, key)
     return connection
 
 

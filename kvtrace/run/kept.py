@@ -31,28 +31,32 @@ def is_large(connection: duckdb.DuckDBPyConnection) -> bool:
     return bool(rows >= MANY_ROWS)
 
 
-def keep(run: Run, connection: duckdb.DuckDBPyConnection) -> None:
+def key(run: Run) -> str:
+    """What is kept under: the run's files as they lie there now, and what the nouns are made by.
+
+    Take it before the views of a connection are made: a file that comes later is then of another key.
+    """
+    return files_hash(run, *noun_files().values())
+
+
+def keep(run: Run, connection: duckdb.DuckDBPyConnection, key: str) -> None:
     """Let the views of a connection read what is kept; of a large run it is computed first."""
     if is_large(connection):
         for noun in NOUNS:
-            target = _target(run, noun)
+            target = derived_folder(run) / f"{noun}-{key}.parquet"
             if not target.exists():
                 with published(target) as partial:
                     connection.sql(f"SELECT * FROM {noun}").write_parquet(str(partial))  # noqa: S608 - a noun
             _read(connection, noun, target)
 
 
-def use(run: Run, connection: duckdb.DuckDBPyConnection) -> None:
+def use(run: Run, connection: duckdb.DuckDBPyConnection, key: str) -> None:
     """Let the views of a connection read what is kept already; nothing is computed."""
     if is_large(connection):
         for noun in NOUNS:
-            target = _target(run, noun)
+            target = derived_folder(run) / f"{noun}-{key}.parquet"
             if target.exists():
                 _read(connection, noun, target)
-
-
-def _target(run: Run, noun: str) -> Path:
-    return derived_folder(run) / f"{noun}-{files_hash(run, *noun_files().values())}.parquet"
 
 
 def _read(connection: duckdb.DuckDBPyConnection, noun: str, file: Path) -> None:

@@ -15,8 +15,8 @@ import msgspec
 
 from kvtrace import schema
 from kvtrace.errors import RunError
+from kvtrace.run import kept
 from kvtrace.run.guard import guarded
-from kvtrace.run.kept import use
 from kvtrace.run.nouns import create_views
 from kvtrace.run.recorded import moment, settle, watch
 from kvtrace.schema.layout import RUN_FILE, table_files
@@ -43,9 +43,9 @@ class Run:
     def connection(self) -> duckdb.DuckDBPyConnection:
         """A cursor of its own on one in-memory database that holds every noun; not a sandbox."""
         if "db" not in self._shared:
-            database = duckdb.connect(":memory:")
+            database, key = duckdb.connect(":memory:"), kept.key(self)
             create_views(database, self.path)
-            use(self, database)
+            kept.use(self, database, key)
             self._shared["db"] = database
         return self._shared["db"].cursor()
 

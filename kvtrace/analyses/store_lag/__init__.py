@@ -65,8 +65,8 @@ WITH storing AS (
             arg_min(reason, start_ns) FILTER (op = 'store' AND NOT good)) AS reason
     FROM moving GROUP BY request_id
 ), by_events AS (
-    SELECT request_id, published_ns, CASE WHEN NOT is_told THEN brought_ns END AS brought_ns,
-        CASE WHEN NOT is_told THEN tokens END AS tokens
+    SELECT request_id, published_ns, CASE WHEN is_told THEN own_brought_ns ELSE brought_ns END AS brought_ns,
+        CASE WHEN is_told THEN own_tokens ELSE tokens END AS tokens
     FROM (SELECT *, request_id IN (SELECT request_id FROM moving WHERE NOT only_drops
         UNION ALL SELECT request_id FROM waiting) AS is_told FROM from_events)
 ), queued AS (
@@ -150,8 +150,9 @@ def store_lag(run: Run) -> pl.DataFrame:
     store, a health row or events of keys beyond the GPU say so; one that was only simulated has none. Only
     the hop that leaves the GPU counts; one further down moves what was reusable before. Where no store was
     recorded, events of the request's keys stand for it: what was stored beyond the GPU after the request
-    began, and before another request with the same key did (Dynamo's host tier). They say nothing of one
-    that recorded a store, a drop or a wait to be stored of its own: they may be another's store of its keys.
+    began, and before another request with the same key did (Dynamo's host tier). Of one that recorded a
+    store, a drop or a wait to be stored of its own only those that name it, or a key that no other request
+    asked for: the rest may be another's store of its keys.
 
     never_stored is true when the request is over, no store of it ended well and none is open; false also
     where there was nothing to store: its keys were there, or its prompt has none. It is null where that

@@ -39,32 +39,43 @@ GROUP BY ALL
 _BROUGHT = """
 CREATE OR REPLACE TEMP TABLE brought AS
 SELECT e.time_ns, e.is_published, e.is_stored, e.key_space, e.key, coalesce(e.tokens, a.tokens) AS tokens,
-    a.request_id
+    a.request_id, false AS is_named
 FROM (FROM key_event WHERE request_id IS NULL AND engine IS NOT NULL) e ASOF JOIN asked_key a
     ON e.key_space = a.key_space AND e.key = a.key AND e.engine = a.engine AND e.time_ns >= a.start_ns
 UNION ALL
-SELECT e.time_ns, e.is_published, e.is_stored, e.key_space, e.key, coalesce(e.tokens, a.tokens), a.request_id
+SELECT e.time_ns, e.is_published, e.is_stored, e.key_space, e.key, coalesce(e.tokens, a.tokens),
+    a.request_id, false
 FROM (FROM key_event WHERE request_id IS NULL AND engine IS NULL) e ASOF JOIN asked_key a
     ON e.key_space = a.key_space AND e.key = a.key AND e.time_ns >= a.start_ns
 UNION ALL
-SELECT time_ns, is_published, is_stored, key_space, key, tokens, request_id FROM key_event
+SELECT time_ns, is_published, is_stored, key_space, key, tokens, request_id, true FROM key_event
 WHERE request_id IS NOT NULL
 """
 
 _SUMS = """
 CREATE OR REPLACE TEMP TABLE from_events AS
-WITH each AS (
-    SELECT request_id, key_space, key, max(tokens) AS tokens, min(time_ns) FILTER (is_stored) AS stored_ns
-    FROM brought GROUP BY ALL
+WITH shared AS (
+    SELECT key_space, key FROM asked_key GROUP BY ALL HAVING count(DISTINCT request_id) > 1
+), each AS (
+    SELECT request_id, key_space, key, max(tokens) AS tokens, min(time_ns) FILTER (is_stored) AS stored_ns,
+        bool_or(is_named AND is_stored) AS is_named
+    FROM brought GROUP BY request_id, key_space, key
+), owned AS (
+    SELECT e.*, e.is_named OR s.key IS NULL AS is_own
+    FROM each e LEFT JOIN shared s ON s.key_space = e.key_space AND s.key = e.key
 ), counted AS (
     SELECT request_id, CASE WHEN count(tokens) = count(*) THEN sum(tokens) END AS tokens,
-        max(stored_ns) AS brought_ns
-    FROM each WHERE stored_ns IS NOT NULL GROUP BY request_id
+        max(stored_ns) AS brought_ns, max(stored_ns) FILTER (is_own) AS own_brought_ns,
+        CASE WHEN count(tokens) FILTER (is_own) = count(*) FILTER (is_own)
+            THEN sum(tokens) FILTER (is_own) END AS own_tokens
+    FROM owned WHERE stored_ns IS NOT NULL GROUP BY request_id
 )
 SELECT request_id, any_value(c.brought_ns) AS brought_ns,
-    max(time_ns) FILTER (is_published) AS published_ns, any_value(c.tokens) AS tokens
+    max(time_ns) FILTER (is_published) AS published_ns, any_value(c.tokens) AS tokens,
+    any_value(c.own_brought_ns) AS own_brought_ns, any_value(c.own_tokens) AS own_tokens
 FROM brought LEFT JOIN counted c USING (request_id) GROUP BY request_id
 """
+"""Its own are events that name it, or of a key that nobody else asked for: no other's store of its keys."""
 
 _ALREADY = """
 CREATE OR REPLACE TEMP TABLE already AS

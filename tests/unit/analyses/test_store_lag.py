@@ -426,6 +426,21 @@ def test_a_request_that_recorded_its_drop_is_not_judged_by_events(
     assert only(run, "b")["stored_tokens"] == stored
 
 
+@pytest.mark.parametrize("op", ["drop", "store"])
+@pytest.mark.parametrize("named", ["r0", None])
+def test_an_event_of_its_own_counts_beside_a_drop_or_failure_of_its_own(
+    tmp_path: Path, op: str, named: str | None
+) -> None:
+    """One that names it, or whose key nobody else asked for, is no other's store of its keys."""
+    outcome = {"drop": "skipped", "store": "failed"}[op]
+    part = store(90, 95, op=op, reason="no_room", outcome=outcome, tokens=16)
+    event = {**server("stored", 120, "k0"), "request_id": named, "tokens": 64}
+    asked = [*keys("r0", "k0"), *(keys("b", "k0") if named else [])]
+    rows = [request(0, 100), request(0, 100, request_id="b"), part]
+    row = only(drawn(tmp_path, *rows, block=[event], request_key=asked))
+    assert (row["completed_ns"], row["stored_tokens"], row["never_stored"]) == (120, 64, False)
+
+
 def test_a_part_that_was_found_and_no_keys_leave_open_whether_there_was_anything_to_store(
     tmp_path: Path,
 ) -> None:

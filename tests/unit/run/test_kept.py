@@ -12,6 +12,7 @@ from kvtrace.run.nouns import column_docs, noun_files
 from tests.rows import write_run
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     import duckdb
@@ -96,6 +97,23 @@ def test_another_file_of_the_run_is_another_answer(large: Run, tmp_path: Path) -
     (file,) = more.files("span")
     file.rename(large.files("span")[0].with_name("later.parquet"))
     assert rows(spilling(open_run(large.path)), "copy").height == 4
+
+
+def test_a_file_that_comes_while_it_is_computed_is_of_another_key(
+    large: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = write_run(tmp_path / "more", span=[{**SPANS[-1], "request_id": "r1"}])
+    real = kept.published
+
+    def published(target: Path) -> AbstractContextManager[Path]:
+        if (late := more.files("span")) and target.name.startswith("copy"):
+            late[0].rename(large.files("span")[0].with_name("later.parquet"))
+        return real(target)
+
+    monkeypatch.setattr(kept, "published", published)
+    spilling(large).close()
+    after = spilling(open_run(large.path))
+    assert [rows(after, noun)["request_id"].n_unique() for noun in kept.NOUNS] == [2, 2]
 
 
 def test_questions_answer_the_same(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
