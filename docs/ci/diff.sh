@@ -14,6 +14,7 @@ imported() { # SIDE FOLDER: a run of each round
         kvtrace import "$round" --out "$out/runs/$1/$(basename "$round")" > /dev/null || return 2
     done
 }
+rm -f "$out/kvtrace.xml" "$out/summary.md" # of an earlier verdict
 imported base "$base"
 imported head "$head"
 asked=("$out"/runs/base/* --vs "$out"/runs/head/* --gate "$gates")
