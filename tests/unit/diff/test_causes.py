@@ -124,6 +124,71 @@ def test_unpaired_runs_name_the_class_and_no_requests(slower: tuple[Run, Run], t
     assert said == "+3 ms mean and +3 ms p90, +3 ms of the mean disk->host load exposed"
 
 
+def held(path: Path, hold_ns: Sequence[int], load_ns: Sequence[int]) -> Run:
+    """A request a hold:  |-- queue: a hold keeps blocks --|-- load disk->host --|-- step 10 ms --|."""
+    span = []
+    for number, (queued, each) in enumerate(zip(hold_ns, load_ns, strict=True)):
+        name, start = f"{path.name}-r{number}", START + number * 100_000 * MS
+        loading, done = start + queued, start + queued + each
+        whose = {"engine": "e", "process": "p", "observer": "scheduler", "evidence": "shim"}
+        span += [
+            {**whose, "op": "request", "request_id": name, "start_ns": start, "end_ns": done + 10 * MS,
+             "first_token_ns": done + 10 * MS, "status": "ok", "workload_key": f"w{number}"},
+            {**whose, "op": "queue", "reason": "capacity", "request_id": name, "start_ns": start,
+             "end_ns": loading, "blocks": 10, "free_blocks": 0},
+            {**whose, "op": "hold", "reason": "store", "request_id": "before", "start_ns": start,
+             "end_ns": loading, "blocks": 20},
+            {**whose, "op": "load", "request_id": name, "start_ns": loading, "end_ns": done,
+             "tier_from": "disk", "tier_to": "host", "transfer_id": f"t{name}", "outcome": "ok"},
+            {**whose, "op": "step", "start_ns": done, "end_ns": done + 10 * MS,
+             "members": [{"request_id": name, "phase": "prefill", "scheduled_tokens": 8,
+                          "output_tokens": 1, "computed_before": 0}]},
+        ]  # fmt: skip
+    return write_run(path, span=span)
+
+
+def test_time_behind_held_blocks_is_a_class_of_exposed_transfer(tmp_path: Path) -> None:
+    base = held(tmp_path / "a", [MS] * 20, [MS] * 20)
+    head = held(tmp_path / "b", [13_800 * MS] + [MS] * 19, [MS] * 10 + [MS + 1000] * 10)
+    assert told(base, head, "exposed_transfer_ns") == (
+        "+690 ms mean and +1 µs p90, +690 ms of the mean queue: held GPU blocks; 1 of 20 requests carries it"
+    )
+
+
+def test_who_waits_behind_a_hold_of_unknown_size_is_no_part_of_the_class(tmp_path: Path) -> None:
+    base = held(tmp_path / "a", [MS] * 4, [MS] * 4)
+    head = held(tmp_path / "b", [3 * MS] * 4, [MS, MS, MS, 90 * MS])
+    span = head.connection().sql("SELECT * FROM span").pl().to_dicts()
+    max((row for row in span if row["op"] == "hold"), key=lambda row: row["start_ns"])["blocks"] = None
+    grown = classes.grown("e2e", [base], [write_run(tmp_path / "unsized", span=span)], None)
+    assert grown is not None
+    assert (grown.words, grown.mean_ns, grown.requests) == ("queue: held GPU blocks", 2 * MS, 3)
+
+
+def test_a_class_that_is_a_small_part_of_the_change_is_not_named(tmp_path: Path) -> None:
+    # of 10 ms that each request waits longer 4 are of each of two classes, and 2 of a third
+    whose = {"engine": "e", "process": "p", "observer": "scheduler", "evidence": "shim"}
+    runs = []
+    for name, waits in (("a", (1, 1, 1)), ("b", (5, 5, 3))):
+        marks = [START, *(START + sum(waits[: n + 1]) * MS for n in range(3))]
+        member = {"request_id": name, "phase": "prefill", "scheduled_tokens": 8, "output_tokens": 1}
+        end = marks[3] + MS
+        span = [
+            {**whose, "op": "request", "request_id": name, "start_ns": START, "end_ns": end, "status": "ok"}
+            | {"first_token_ns": end, "workload_key": "w"},
+            *(
+                {**whose, "op": op, "request_id": name, "start_ns": marks[n], "end_ns": marks[n + 1]}
+                for n, op in enumerate(("lookup", "load", "queue"))
+            ),
+            {**whose, "op": "step", "start_ns": marks[3], "end_ns": end, "members": [member]},
+        ]
+        runs.append(write_run(tmp_path / name, span=span))
+    assert told(*runs) == "+10 ms mean and +10 ms p90; 1 request carries it"
+    exposed = told(*runs, metric="exposed_transfer_ns")  # half of 8 ms
+    assert exposed is not None
+    assert exposed.startswith("+8 ms mean and +8 ms p90, +4 ms of the mean ")
+
+
 def test_what_shrank_is_no_cause(slower: tuple[Run, Run]) -> None:
     assert classes.grown("ttft", slower[1:], slower[:1], None) is None
 
