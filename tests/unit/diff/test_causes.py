@@ -248,6 +248,21 @@ def test_a_trait_is_named_when_these_have_it_and_the_others_do_not(
     assert traits.common(table(**{column: values}), THESE) == said
 
 
+@pytest.mark.parametrize(
+    ("of_these", "of_others", "said"),
+    [
+        (2**53 + 4, 2**53 + 3, "all with prompts over 9,007,199,254,740,995 tokens"),
+        (2**62 + 2, 2**62 + 1, "all with prompts over 4,611,686,018,427,387,905 tokens"),
+        (2**63 - 1, 0, "all with prompts over 0 tokens"),
+        (10**18, 10**18 - 1, "all with prompts over 999,999,999,999,999,999 tokens"),
+        (1000, 999, "all with prompts over 999 tokens"),
+        (1001, 999, "all with prompts over 1,000 tokens"),
+    ],
+)
+def test_a_bound_between_prompts_of_any_size_is_exact(of_these: int, of_others: int, said: str) -> None:
+    assert traits.common(table(prompt_tokens=[of_these] * 10 + [of_others] * 30), THESE) == said
+
+
 @pytest.mark.parametrize(("number", "said"), [(1, None), (2, None), (3, "all with prompts over 370 tokens")])
 def test_a_bound_that_parts_one_or_two_requests_from_forty_is_chance(number: int, said: str | None) -> None:
     these = pl.Series([k < number for k in range(40)])
