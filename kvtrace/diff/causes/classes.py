@@ -35,14 +35,12 @@ class Grown:
     mean_ns: head less base of a request's mean, ns
     requests: over how many, of head's runs together where unpaired
     whole: whether these are all that were compared
-    by_request: (key, moved) where paired
     """
 
     words: str
     mean_ns: float
     requests: int
     whole: bool
-    by_request: pl.DataFrame | None
 
 
 def grown(window: str, base: Sequence[Run], head: Sequence[Run], paired: pl.DataFrame | None) -> Grown | None:
@@ -81,15 +79,8 @@ def grown(window: str, base: Sequence[Run], head: Sequence[Run], paired: pl.Data
     name, hop, mean_ns = first.row(0)
     words = f"{hop} load exposed" if hop else _HELD_WORDS if name == _HELD else CLASS_WORDS.get(name, name)
     if paired is None:
-        return Grown(words, mean_ns, sum(counts[len(base) :]), whole=True, by_request=None)
-    ours = pl.col("class") == name, pl.col("hop").eq_missing(pl.lit(hop))
-    moved = pl.concat(
-        frame.filter(*ours).select("key", moved=pl.col("exposed_ns") / weight)
-        for frame, weight in zip(frames, _weights(base, head), strict=True)
-    )
-    everybody = there.select("key").join(moved.group_by("key").sum(), on="key", how="left")
-    by_request = everybody.with_columns(pl.col("moved").fill_null(0.0)).sort("key")
-    return Grown(words, mean_ns, there.height, there.height == paired.height, by_request)
+        return Grown(words, mean_ns, sum(counts[len(base) :]), whole=True)
+    return Grown(words, mean_ns, there.height, there.height == paired.height)
 
 
 def _weights(base: Sequence[Run], head: Sequence[Run]) -> list[float]:

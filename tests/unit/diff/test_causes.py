@@ -114,6 +114,26 @@ def test_a_request_with_an_upper_bound_in_one_run_is_no_part_of_the_class(tmp_pa
     )
 
 
+def test_requests_whose_partition_is_unknown_carry_the_change_like_any_other(tmp_path: Path) -> None:
+    base, head = pair(tmp_path, [5] * 40, [8] * 40)
+    lost = {"source": "s", "cause": "dropped", "count": 1, "process": "p"}
+    lost |= {"from_ns": START + 10_000 * MS, "to_ns": START + 40_000 * MS}
+    span = head.connection().sql("SELECT * FROM span").pl().to_dicts()
+    assert told(base, write_run(tmp_path / "lossy", span=span, loss=[lost])) == (
+        "+3 ms mean and +3 ms p90, +3 ms of the mean disk->host load exposed "
+        "(over 10 requests whose time is known to the end); all 40 requests carry it"
+    )
+
+
+def test_who_carries_a_change_is_told_by_the_metric_and_not_by_its_greatest_class(tmp_path: Path) -> None:
+    # six of ten wait 10 ms longer for a load, four 10 ms longer in the queue
+    base = held(tmp_path / "a", [MS] * 10, [MS] * 10)
+    head = held(tmp_path / "b", [MS] * 6 + [11 * MS] * 4, [11 * MS] * 6 + [MS] * 4)
+    assert told(base, head, "exposed_transfer_ns") == (
+        "+10 ms mean and +10 ms p90, +6 ms of the mean disk->host load exposed; all 10 requests carry it"
+    )
+
+
 def test_unpaired_runs_name_the_class_and_no_requests(slower: tuple[Run, Run], tmp_path: Path) -> None:
     query = "SELECT * REPLACE (NULL AS workload_key) FROM span"
     nameless = [
