@@ -302,6 +302,20 @@ def test_requests_that_move_no_farther_than_noise_carry_nothing() -> None:
     assert carriers(pl.Series(rng.normal(0.05, 1.0, 10_000))) is None
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_the_ends_of_noise_carry_no_small_shift_of_all_requests(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    assert carriers(pl.Series(rng.normal(0.02, 1.0, 20_000))) is None
+    sides = [rng.lognormal(0, 0.8, (5000, 5)).mean(axis=1) for _ in range(2)]
+    assert carriers(pl.Series(100 * (1.03 * sides[1] - sides[0]))) is None
+
+
+def test_what_others_shrank_by_as_far_is_taken_off_what_carries() -> None:
+    most = [-1.0] * 300 + [1.0] * 320
+    assert carriers(pl.Series([*most, *[9.0] * 3])).sum() == 3  # type: ignore[union-attr]
+    assert carriers(pl.Series([*most, *[9.0] * 3, *[-9.0] * 2])) is None  # 27 - 18 of 29
+
+
 def planted(rng: np.random.Generator, chosen: np.ndarray, prompts: np.ndarray) -> str | None:
     moved = rng.normal(0, 3, prompts.size) + np.where(chosen, rng.normal(40, 5, prompts.size), 0)
     found = carriers(pl.Series(moved))
