@@ -265,3 +265,16 @@ def test_the_tail_of_one_run_a_side_is_judged_beside_noise_runs(tmp_path: Path) 
     gates = Gates((), (Tail("ttft_ns"),))
     assert compare([base], [head], gates).code == 4
     assert compare([base], [head], gates, noise).code == 1
+
+
+def test_what_the_noise_runs_alone_observed_of_an_exact_gate_says_nothing(tmp_path: Path) -> None:
+    """They are no side of an exact gate: base and head did not observe it, so that it is neutral."""
+    base, head, *noise = draw_runs(tmp_path, "r", [1.0] * 4)
+    silent = []
+    for run in (base, head):
+        query = "SELECT * REPLACE (NULL AS status) FROM span"
+        span = run.connection().sql(query).pl().to_dicts()
+        silent.append(write_run(tmp_path / f"silent-{run.path.name}", span=span))
+    gates = Gates((), exact=("failed",), named=False)
+    found = compare(silent[:1], silent[1:], gates, noise)
+    assert (of(found, "failed").verdict, found.code) == (None, 0)
