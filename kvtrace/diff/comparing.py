@@ -188,7 +188,9 @@ def _missing(finding: Finding, gate: Gate | Tail | str, runs: Sequence[Run], tol
         return finding
     because = f"observed in {many(len(runs) - len(without), 'run')} and not in {listed(without, 3)}"
     if not without:
-        because = "all values of some run are 0, and have no ratio; gate the metric with unit absolute"
+        because = "all values of some run are 0, and have no ratio"
+        of_tail = ', which is what a tail counts; gate the metric with [[gate]] and unit = "absolute"'
+        because += of_tail if isinstance(gate, Tail) else "; gate the metric with unit absolute"
     return replace(finding, verdict="inconclusive", because=because)
 
 

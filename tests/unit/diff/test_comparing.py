@@ -251,6 +251,15 @@ def test_zeros_alone_have_no_ratio_and_are_no_pass(drawn: Drawn) -> None:
     assert (found.code, "have no ratio" in of(found, "none").because) == (4, True)
 
 
+def test_a_tail_of_zeros_is_not_told_to_take_a_unit_that_no_tail_has(tmp_path: Path) -> None:
+    runs = [draw_runs(tmp_path, name, [0.0]) for name in "ab"]
+    finding = of(compare(*runs, Gates((), (Tail("ttft_ns"),))), "ttft_ns:tail")
+    assert finding.because == (
+        "all values of some run are 0, and have no ratio, which is what a tail counts; "
+        'gate the metric with [[gate]] and unit = "absolute"'
+    )
+
+
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 def test_a_number_that_is_none_is_an_error_that_names_the_gate(drawn: Drawn, value: str) -> None:
     gate = Gate("own", "count", 0.0, query=f"SELECT '{value}'::DOUBLE")
