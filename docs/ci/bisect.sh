@@ -4,6 +4,7 @@
 # into the folder that it is given, a folder a round. Copy this script and diff.sh out of the tree that is bisected.
 set -uo pipefail
 base=$1 measure=$2
+command -v -- "$measure" > /dev/null || { echo "$measure: is no command" >&2; exit 255; } # or all commits are skipped
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 "$measure" "$scratch/head" || exit 125 # does not build or start: skip this commit

@@ -54,7 +54,11 @@ def compare(base: Sequence[Run], head: Sequence[Run], gates: Gates, noise: Seque
     statistical = len(found)
     found += [_exact(metric, runs, told, sides) for metric in gates.exact]
     asked: tuple[Gate | Tail | str, ...] = (*gates.gates, *gates.tails, *gates.exact)
-    found = [_missing(finding, gate, runs, told) for finding, gate in zip(found, asked, strict=True)]
+    both = (*base, *head)  # noise runs say nothing of an exact gate
+    found = [
+        _missing(finding, gate, both if isinstance(gate, str) else runs, told)
+        for finding, gate in zip(found, asked, strict=True)
+    ]
     if _origins(base) == _origins(head):
         return Compared(tuple(_unmoved(finding) for finding in found), verdicts.PASS)
     found = _explained(found, asked, (base, head), told)
@@ -179,12 +183,14 @@ def _missing(finding: Finding, gate: Gate | Tail | str, runs: Sequence[Run], tol
     """What some runs observed and others did not has no answer, and is no pass."""
     if finding.verdict is not None:
         return finding
-    without = [run.origin.name for run, each in zip(runs, told, strict=True) if not each.observed(gate)]
+    without = [run.origin.name for run, each in zip(runs, told, strict=False) if not each.observed(gate)]
     if len(without) == len(runs):
         return finding
     because = f"observed in {many(len(runs) - len(without), 'run')} and not in {listed(without, 3)}"
     if not without:
-        because = "all values of some run are 0, and have no ratio; gate the metric with unit absolute"
+        because = "all values of some run are 0, and have no ratio"
+        of_tail = ', which is what a tail counts; gate the metric with [[gate]] and unit = "absolute"'
+        because += of_tail if isinstance(gate, Tail) else "; gate the metric with unit absolute"
     return replace(finding, verdict="inconclusive", because=because)
 
 

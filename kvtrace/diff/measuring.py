@@ -110,6 +110,20 @@ def has_exact(run: Run) -> bool:
     return bool(run.connection().sql("SELECT 1 FROM span WHERE op = 'step' LIMIT 1").fetchall())
 
 
+def held(run: Run) -> pl.DataFrame:
+    """Time without GPU blocks that holds are to blame for, from arrival to finish.
+
+    Columns:
+        request_id: who lacked blocks while a hold kept some
+        ns: its queue_capacity time that `blockers` gives to holds, ns
+        unknown: whether some hold's part is not known
+    """
+    connection = run.connection()
+    if not connection.sql(_CAN_LACK).fetchall():
+        return connection.sql(_NONE_HELD).pl()
+    return pl.DataFrame(connection.sql(_HELD, params={"held": str(shares(run))}).to_arrow_table())
+
+
 def counted(run: Run, metric: str) -> int | None:
     """A count of the whole run; null: not observed.
 

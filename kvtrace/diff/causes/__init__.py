@@ -66,7 +66,7 @@ def cause(metric: str, unit: Unit, sided: Sided, *, higher_is_better: bool = Fal
     said += f", {_part(grown)}" if grown else ""
     if paired is None:
         return said
-    moved = grown.by_request if grown and grown.by_request is not None else requests.moves(paired)
+    moved = requests.moves(paired)
     if higher_is_better:
         moved = moved.with_columns(moved=-pl.col("moved"))
     carried = requests.carriers(moved["moved"])

@@ -4,7 +4,8 @@
     what noise shrinks by    <---|q99 of the shrinks mirrored----|   carriers lie beyond both bars
 
 If nothing but noise moved a request it may as well shrink as grow: the 99th percentile of what others shrank
-by is how far noise reaches. Carriers are named only when their growth is at least half of all.
+by is how far noise reaches. Carriers are named only when their growth, less what others shrank by beyond the
+same bars, is at least half of the change: the two ends of noise cancel, however small the change.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ def carriers(moved: pl.Series) -> pl.Series | None:
         return None
     shrunk = (-moved).filter(moved < 0)
     noise = float(np.quantile(shrunk.to_numpy(), NOISE_SHARE)) if shrunk.len() else 0.0
-    found = moved > max(total / moved.len() / 2, noise)
-    carried = float(moved.filter(found).sum())
+    bar = max(total / moved.len() / 2, noise)
+    found = moved > bar
+    carried = float(moved.filter(found | (moved < -bar)).sum())
     return found if carried >= LEAST_CARRIED * total else None

@@ -8,7 +8,6 @@ Who did not observe a trait counts against it: of these as without it, of the ot
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, floor, log10
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -129,8 +128,8 @@ def _bounds(name: str, split: _Split) -> Iterator[_Trait]:
 
 
 def _round(low: int, high: int) -> int:
-    """The roundest number from low on and below high."""
-    step = 10 ** floor(log10(max(high, 1)))
-    while ceil(low / step) * step >= high:
+    """The roundest number from low on and below high; whole numbers throughout, so that it parts the two."""
+    step = 10 ** (len(str(max(high, 1))) - 1)
+    while (rounded := -(-low // step) * step) >= high:
         step //= 10
-    return ceil(low / step) * step
+    return rounded

@@ -141,6 +141,16 @@ def test_bisecting_skips_what_cannot_be_said_and_stops_at_bad_input(
     assert call(place, "docs/ci/bisect.sh", "recorded/base", "./measure").returncode == 125
 
 
+@pytest.mark.parametrize("measure", ["./mesure", "./measure --fast", "./plain"])
+def test_bisecting_stops_where_there_is_no_such_command_to_measure_with(place: Path, measure: str) -> None:
+    (place / "measure").write_text("#!/bin/sh\nexit 127\n")  # what this commit does not have: skip it
+    (place / "measure").chmod(0o755)
+    (place / "plain").write_text("not executable")
+    assert call(place, "docs/ci/bisect.sh", "recorded/base", "./measure").returncode == 125
+    found = call(place, "docs/ci/bisect.sh", "recorded/base", measure)
+    assert (found.returncode, f"{measure}: is no command" in found.stderr) == (255, True)
+
+
 def test_git_bisect_finds_the_commit_that_made_it_worse(place: Path) -> None:
     tear(place)
     shutil.move(place / "recorded" / "head" / "1", place / "torn")

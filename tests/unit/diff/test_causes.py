@@ -114,6 +114,26 @@ def test_a_request_with_an_upper_bound_in_one_run_is_no_part_of_the_class(tmp_pa
     )
 
 
+def test_requests_whose_partition_is_unknown_carry_the_change_like_any_other(tmp_path: Path) -> None:
+    base, head = pair(tmp_path, [5] * 40, [8] * 40)
+    lost = {"source": "s", "cause": "dropped", "count": 1, "process": "p"}
+    lost |= {"from_ns": START + 10_000 * MS, "to_ns": START + 40_000 * MS}
+    span = head.connection().sql("SELECT * FROM span").pl().to_dicts()
+    assert told(base, write_run(tmp_path / "lossy", span=span, loss=[lost])) == (
+        "+3 ms mean and +3 ms p90, +3 ms of the mean disk->host load exposed "
+        "(over 10 requests whose time is known to the end); all 40 requests carry it"
+    )
+
+
+def test_who_carries_a_change_is_told_by_the_metric_and_not_by_its_greatest_class(tmp_path: Path) -> None:
+    # six of ten wait 10 ms longer for a load, four 10 ms longer in the queue
+    base = held(tmp_path / "a", [MS] * 10, [MS] * 10)
+    head = held(tmp_path / "b", [MS] * 6 + [11 * MS] * 4, [11 * MS] * 6 + [MS] * 4)
+    assert told(base, head, "exposed_transfer_ns") == (
+        "+10 ms mean and +10 ms p90, +6 ms of the mean disk->host load exposed; all 10 requests carry it"
+    )
+
+
 def test_unpaired_runs_name_the_class_and_no_requests(slower: tuple[Run, Run], tmp_path: Path) -> None:
     query = "SELECT * REPLACE (NULL AS workload_key) FROM span"
     nameless = [
@@ -122,6 +142,71 @@ def test_unpaired_runs_name_the_class_and_no_requests(slower: tuple[Run, Run], t
     ]
     said = told(*nameless)
     assert said == "+3 ms mean and +3 ms p90, +3 ms of the mean disk->host load exposed"
+
+
+def held(path: Path, hold_ns: Sequence[int], load_ns: Sequence[int]) -> Run:
+    """A request a hold:  |-- queue: a hold keeps blocks --|-- load disk->host --|-- step 10 ms --|."""
+    span = []
+    for number, (queued, each) in enumerate(zip(hold_ns, load_ns, strict=True)):
+        name, start = f"{path.name}-r{number}", START + number * 100_000 * MS
+        loading, done = start + queued, start + queued + each
+        whose = {"engine": "e", "process": "p", "observer": "scheduler", "evidence": "shim"}
+        span += [
+            {**whose, "op": "request", "request_id": name, "start_ns": start, "end_ns": done + 10 * MS,
+             "first_token_ns": done + 10 * MS, "status": "ok", "workload_key": f"w{number}"},
+            {**whose, "op": "queue", "reason": "capacity", "request_id": name, "start_ns": start,
+             "end_ns": loading, "blocks": 10, "free_blocks": 0},
+            {**whose, "op": "hold", "reason": "store", "request_id": "before", "start_ns": start,
+             "end_ns": loading, "blocks": 20},
+            {**whose, "op": "load", "request_id": name, "start_ns": loading, "end_ns": done,
+             "tier_from": "disk", "tier_to": "host", "transfer_id": f"t{name}", "outcome": "ok"},
+            {**whose, "op": "step", "start_ns": done, "end_ns": done + 10 * MS,
+             "members": [{"request_id": name, "phase": "prefill", "scheduled_tokens": 8,
+                          "output_tokens": 1, "computed_before": 0}]},
+        ]  # fmt: skip
+    return write_run(path, span=span)
+
+
+def test_time_behind_held_blocks_is_a_class_of_exposed_transfer(tmp_path: Path) -> None:
+    base = held(tmp_path / "a", [MS] * 20, [MS] * 20)
+    head = held(tmp_path / "b", [13_800 * MS] + [MS] * 19, [MS] * 10 + [MS + 1000] * 10)
+    assert told(base, head, "exposed_transfer_ns") == (
+        "+690 ms mean and +1 µs p90, +690 ms of the mean queue: held GPU blocks; 1 of 20 requests carries it"
+    )
+
+
+def test_who_waits_behind_a_hold_of_unknown_size_is_no_part_of_the_class(tmp_path: Path) -> None:
+    base = held(tmp_path / "a", [MS] * 4, [MS] * 4)
+    head = held(tmp_path / "b", [3 * MS] * 4, [MS, MS, MS, 90 * MS])
+    span = head.connection().sql("SELECT * FROM span").pl().to_dicts()
+    max((row for row in span if row["op"] == "hold"), key=lambda row: row["start_ns"])["blocks"] = None
+    grown = classes.grown("e2e", [base], [write_run(tmp_path / "unsized", span=span)], None)
+    assert grown is not None
+    assert (grown.words, grown.mean_ns, grown.requests) == ("queue: held GPU blocks", 2 * MS, 3)
+
+
+def test_a_class_that_is_a_small_part_of_the_change_is_not_named(tmp_path: Path) -> None:
+    # of 10 ms that each request waits longer 4 are of each of two classes, and 2 of a third
+    whose = {"engine": "e", "process": "p", "observer": "scheduler", "evidence": "shim"}
+    runs = []
+    for name, waits in (("a", (1, 1, 1)), ("b", (5, 5, 3))):
+        marks = [START, *(START + sum(waits[: n + 1]) * MS for n in range(3))]
+        member = {"request_id": name, "phase": "prefill", "scheduled_tokens": 8, "output_tokens": 1}
+        end = marks[3] + MS
+        span = [
+            {**whose, "op": "request", "request_id": name, "start_ns": START, "end_ns": end, "status": "ok"}
+            | {"first_token_ns": end, "workload_key": "w"},
+            *(
+                {**whose, "op": op, "request_id": name, "start_ns": marks[n], "end_ns": marks[n + 1]}
+                for n, op in enumerate(("lookup", "load", "queue"))
+            ),
+            {**whose, "op": "step", "start_ns": marks[3], "end_ns": end, "members": [member]},
+        ]
+        runs.append(write_run(tmp_path / name, span=span))
+    assert told(*runs) == "+10 ms mean and +10 ms p90; 1 request carries it"
+    exposed = told(*runs, metric="exposed_transfer_ns")  # half of 8 ms
+    assert exposed is not None
+    assert exposed.startswith("+8 ms mean and +8 ms p90, +4 ms of the mean ")
 
 
 def test_what_shrank_is_no_cause(slower: tuple[Run, Run]) -> None:
@@ -183,6 +268,21 @@ def test_a_trait_is_named_when_these_have_it_and_the_others_do_not(
     assert traits.common(table(**{column: values}), THESE) == said
 
 
+@pytest.mark.parametrize(
+    ("of_these", "of_others", "said"),
+    [
+        (2**53 + 4, 2**53 + 3, "all with prompts over 9,007,199,254,740,995 tokens"),
+        (2**62 + 2, 2**62 + 1, "all with prompts over 4,611,686,018,427,387,905 tokens"),
+        (2**63 - 1, 0, "all with prompts over 0 tokens"),
+        (10**18, 10**18 - 1, "all with prompts over 999,999,999,999,999,999 tokens"),
+        (1000, 999, "all with prompts over 999 tokens"),
+        (1001, 999, "all with prompts over 1,000 tokens"),
+    ],
+)
+def test_a_bound_between_prompts_of_any_size_is_exact(of_these: int, of_others: int, said: str) -> None:
+    assert traits.common(table(prompt_tokens=[of_these] * 10 + [of_others] * 30), THESE) == said
+
+
 @pytest.mark.parametrize(("number", "said"), [(1, None), (2, None), (3, "all with prompts over 370 tokens")])
 def test_a_bound_that_parts_one_or_two_requests_from_forty_is_chance(number: int, said: str | None) -> None:
     these = pl.Series([k < number for k in range(40)])
@@ -200,6 +300,20 @@ def test_requests_that_move_no_farther_than_noise_carry_nothing() -> None:
     assert carriers(pl.Series([-1.0, 0.5])) is None
     rng = np.random.default_rng(1)
     assert carriers(pl.Series(rng.normal(0.05, 1.0, 10_000))) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_ends_of_noise_carry_no_small_shift_of_all_requests(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    assert carriers(pl.Series(rng.normal(0.02, 1.0, 20_000))) is None
+    sides = [rng.lognormal(0, 0.8, (5000, 5)).mean(axis=1) for _ in range(2)]
+    assert carriers(pl.Series(100 * (1.03 * sides[1] - sides[0]))) is None
+
+
+def test_what_others_shrank_by_as_far_is_taken_off_what_carries() -> None:
+    most = [-1.0] * 300 + [1.0] * 320
+    assert carriers(pl.Series([*most, *[9.0] * 3])).sum() == 3  # type: ignore[union-attr]
+    assert carriers(pl.Series([*most, *[9.0] * 3, *[-9.0] * 2])) is None  # 27 - 18 of 29
 
 
 def planted(rng: np.random.Generator, chosen: np.ndarray, prompts: np.ndarray) -> str | None:

@@ -251,6 +251,15 @@ def test_zeros_alone_have_no_ratio_and_are_no_pass(drawn: Drawn) -> None:
     assert (found.code, "have no ratio" in of(found, "none").because) == (4, True)
 
 
+def test_a_tail_of_zeros_is_not_told_to_take_a_unit_that_no_tail_has(tmp_path: Path) -> None:
+    runs = [draw_runs(tmp_path, name, [0.0]) for name in "ab"]
+    finding = of(compare(*runs, Gates((), (Tail("ttft_ns"),))), "ttft_ns:tail")
+    assert finding.because == (
+        "all values of some run are 0, and have no ratio, which is what a tail counts; "
+        'gate the metric with [[gate]] and unit = "absolute"'
+    )
+
+
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 def test_a_number_that_is_none_is_an_error_that_names_the_gate(drawn: Drawn, value: str) -> None:
     gate = Gate("own", "count", 0.0, query=f"SELECT '{value}'::DOUBLE")
@@ -265,3 +274,16 @@ def test_the_tail_of_one_run_a_side_is_judged_beside_noise_runs(tmp_path: Path) 
     gates = Gates((), (Tail("ttft_ns"),))
     assert compare([base], [head], gates).code == 4
     assert compare([base], [head], gates, noise).code == 1
+
+
+def test_what_the_noise_runs_alone_observed_of_an_exact_gate_says_nothing(tmp_path: Path) -> None:
+    """They are no side of an exact gate: base and head did not observe it, so that it is neutral."""
+    base, head, *noise = draw_runs(tmp_path, "r", [1.0] * 4)
+    silent = []
+    for run in (base, head):
+        query = "SELECT * REPLACE (NULL AS status) FROM span"
+        span = run.connection().sql(query).pl().to_dicts()
+        silent.append(write_run(tmp_path / f"silent-{run.path.name}", span=span))
+    gates = Gates((), exact=("failed",), named=False)
+    found = compare(silent[:1], silent[1:], gates, noise)
+    assert (of(found, "failed").verdict, found.code) == (None, 0)
