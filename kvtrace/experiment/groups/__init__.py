@@ -9,6 +9,7 @@ intervals.py   how far a number may be off: over runs, or inside the only one
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -178,7 +179,9 @@ def _row(
     here, there = ([each.get(metric) for each in side] for side in (own, before))
     values, others = _values(here), _values(there)
     value = None if values is None else sum(values) / len(values)
-    span, rests = _interval(here, values)
+    family = metric.partition(".")[0]
+    unit = MEASURES.get(metric) or MEASURES[family]
+    span, rests = _interval(here, values, unit)
     change = bounds = paired = None
     remarks = [(each.remark if each else UNSEEN) or "" for each in here]
     if value is not None and others:
@@ -188,10 +191,9 @@ def _row(
         elif min(len(own), len(before)) == 1:
             remarks.append("one run on one side: it is taken to vary as those of the other do")
     low, high = bounds.interval() if bounds else (None, None)
-    family = metric.partition(".")[0]
     requests = sum(each.rows for each in here if each)
     return (
-        name, metric, MEASURES.get(metric) or MEASURES[family], value, *span, rests, len(own), requests,
+        name, metric, unit, value, *span, rests, len(own), requests,
         against, change, low, high, paired, "; ".join(dict.fromkeys(filter(None, remarks))) or None,
     )  # fmt: skip
 
@@ -203,12 +205,15 @@ def _values(found: list[Found | None]) -> list[float] | None:
 
 
 def _interval(
-    found: list[Found | None], values: list[float] | None
+    found: list[Found | None], values: list[float] | None, unit: str
 ) -> tuple[tuple[float | None, float | None], str | None]:
+    """Over runs none of these quantities is below 0, and no share above 1."""
     if values is None:
         return (None, None), None
     if len(values) > 1:
-        return intervals.over_runs(values), "runs"
+        low, high = intervals.over_runs(values)
+        most = math.inf if unit != "share" else 1.0
+        return (None if low is None else max(low, 0.0), None if high is None else min(high, most)), "runs"
     only = found[0]
     span = only.span if only else None
     return (span, "bootstrap") if span and span != (None, None) else ((None, None), None)
