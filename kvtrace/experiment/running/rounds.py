@@ -69,6 +69,8 @@ def play(plan: Plan, served: Serving, number: int, say: Callable[[str], None]) -
     end = time.time_ns()
     if not served.engine.alive():
         raise served.engine.failure(f"ended with {served.engine.process.returncode} in round {number}")
+    if cut is None and served.backend is not None and not served.backend.alive():
+        raise served.backend.failure(f"ended with {served.backend.process.returncode} in round {number}")
     said = "" if cut is None else f", its backend disconnected after {(cut - start) / 1e9:.1f} s"
     say(f"{name}: {(end - start) / 1e9:.1f} s{said}.")
     return Played(served.group, number, served.recorded, results, began, start, end, cut, was_reset)
@@ -115,4 +117,7 @@ def _cut(plan: Plan, served: Serving, driving: Child, before: float, *, deadline
                 f"([load] requests, progress = {plan.load.progress})"
             )
         time.sleep(_PAUSE_SECONDS)
-    return children.cut_off(served.backend)
+    at_ns = children.cut_off(served.backend)
+    if not driving.alive():
+        raise driving.failure("was over before the backend was disconnected; give it more requests")
+    return at_ns
