@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kvtrace.errors import UsageError
 from kvtrace.experiment.running import children, pages
 from kvtrace.experiment.running.commands import filled
 
@@ -110,7 +111,7 @@ def _cut(plan: Plan, served: Serving, driving: Child, before: float, *, deadline
     if share is None or served.backend is None:
         return None
     wanted = share * (plan.load.requests or 0)
-    while share and pages.counted(served.port, plan.load.progress) - before < wanted:
+    while share and not _answered(served, plan.load.progress, before + wanted, deadline):
         if not driving.alive() or time.monotonic() > deadline:
             raise driving.failure(
                 f"ended before {wanted:g} requests were answered, when the backend was to be disconnected "
@@ -121,3 +122,13 @@ def _cut(plan: Plan, served: Serving, driving: Child, before: float, *, deadline
     if not driving.alive():
         raise driving.failure("was over before the backend was disconnected; give it more requests")
     return at_ns
+
+
+def _answered(served: Serving, progress: str, wanted: float, deadline: float) -> bool:
+    """Whether so much is counted; a page that does not answer once is asked again while the engine lives."""
+    try:
+        return pages.counted(served.port, progress) >= wanted
+    except UsageError:
+        if not served.engine.alive() or time.monotonic() > deadline:
+            raise
+        return False

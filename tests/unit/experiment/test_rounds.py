@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 from kvtrace.errors import UsageError
 from kvtrace.experiment.plan import Group, Load, Plan
-from kvtrace.experiment.running import children
+from kvtrace.experiment.running import children, pages
 from kvtrace.experiment.running.finishing import _say_what_it_is
-from kvtrace.experiment.running.rounds import Played, play
+from kvtrace.experiment.running.rounds import Played, _answered, play
 from kvtrace.experiment.running.serving import Serving
 from tests.unit.experiment.drawn import MS, START, draw_round
 
@@ -67,6 +68,19 @@ def test_a_load_that_is_over_before_the_cut_makes_no_round(
     plan = Plan(load=Load(command="true", requests=1, timeout_s=60))
     with pytest.raises(UsageError, match="was over before the backend was disconnected"):
         play(plan, served(tmp_path, engine, engine, Group(disconnect_at=0.0)), 1, print)
+
+
+def test_a_page_of_metrics_that_fails_once_is_asked_again_and_what_is_no_number_counts_nothing(
+    tmp_path: Path, engine: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = b'asked{a="1"} 3\nasked{a="2"} NaN\nasked{a="3"} x\nasked{a="4"} +Inf\n'
+    answers = iter([None, (500, b""), (200, text)])
+    monkeypatch.setattr(pages, "asked", lambda *_: next(answers))
+    there = served(tmp_path, engine, engine, Group())
+    assert [_answered(there, "asked", 3, math.inf) for _ in range(3)] == [False, False, True]
+    answers = iter([None])
+    with pytest.raises(UsageError, match="does not answer"):
+        _answered(there, "asked", 3, -math.inf)
 
 
 def written(folder: Path, load: Load) -> dict[str, object]:
