@@ -61,8 +61,24 @@ UNSEEN = "nothing of the kind was seen"
 
 def group_of(run: Run) -> str:
     """The group that run.json names (kvtrace run --group); a run that names none is a group of its own."""
+    return _named(run) or str(run.origin.name)
+
+
+def names_of(runs: Sequence[Run]) -> list[str]:
+    """The group of each run; runs that name none are one each, told apart by the folders they lie in."""
+    names = [group_of(run) for run in runs]
+    paths = [run.origin for run in runs]
+    for more in ([f"{path.parent.name}/{path.name}" for path in paths], [str(path) for path in paths]):
+        names = [
+            longer if names.count(name) > 1 and _named(run) is None else name
+            for run, name, longer in zip(runs, names, more, strict=True)
+        ]
+    return names
+
+
+def _named(run: Run) -> str | None:
     name = run.meta.get("group")
-    return name if isinstance(name, str) and name else str(run.origin.name)
+    return name if isinstance(name, str) and name else None
 
 
 def groups(runs: Sequence[Run], plan: Plan | None = None) -> pl.DataFrame:
@@ -113,14 +129,14 @@ def groups(runs: Sequence[Run], plan: Plan | None = None) -> pl.DataFrame:
         starts = [begins(run, given) for run in runs]
         warm = [said(run, start) for run, start in zip(runs, starts, strict=True)]
         kept = [measured_part(run, start, Path(folder)) for run, start in zip(runs, starts, strict=True)]
-        if sentences := refused(kept, given, [group_of(run) for run in runs], warm):
+        if sentences := refused(kept, given, names_of(runs), warm):
             raise NotComparableError("; ".join(sentences) + ".")
-        return table(kept, given)
+        return table(kept, given, names_of(runs))
 
 
-def table(runs: Sequence[Run], plan: Plan) -> pl.DataFrame:
-    """The rows, whoever the runs are of."""
-    by_group = _grouped(runs, plan)
+def table(runs: Sequence[Run], plan: Plan, names: Sequence[str]) -> pl.DataFrame:
+    """The rows, whoever the runs are of; names: the group of each."""
+    by_group = _grouped(runs, plan, names)
     found = {
         name: [measured(run, plan.fixed.slo or own_slo(run)) for run in own] for name, own in by_group.items()
     }
@@ -151,10 +167,10 @@ def _check(runs: Sequence[Run]) -> None:
             raise InputError(f"{run.origin}: holds no request, so there is nothing to compare.")
 
 
-def _grouped(runs: Sequence[Run], plan: Plan) -> dict[str, list[Run]]:
+def _grouped(runs: Sequence[Run], plan: Plan, names: Sequence[str]) -> dict[str, list[Run]]:
     found: dict[str, list[Run]] = {}
-    for run in runs:
-        found.setdefault(group_of(run), []).append(run)
+    for run, name in zip(runs, names, strict=True):
+        found.setdefault(name, []).append(run)
     order = [*plan.groups, *ORDER, *found]
     return {name: found[name] for name in dict.fromkeys(order) if name in found}
 

@@ -159,6 +159,8 @@ def test_an_interval_over_rounds_leaves_neither_0_nor_1(tmp_path: Path) -> None:
 
 def test_a_run_without_a_group_is_one_of_its_own(tmp_path: Path) -> None:
     assert group_of(draw_round(tmp_path / "b", None, SLOW)) == "b"
+    runs = [draw_round(tmp_path / when / "run", None, SLOW) for when in ("before", "after")]
+    assert set(groups(runs)["group"]) == {"before/run", "after/run"}
 
 
 def test_what_cannot_be_compared_at_all_is_one_sentence(tmp_path: Path, rounds: list[Run]) -> None:
