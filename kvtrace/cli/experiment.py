@@ -49,12 +49,12 @@ def experiment(
     folder = out or Path(time.strftime("experiment-%Y%m%d-%H%M%S"))
     with _ended_by_sigterm():
         runs = [open_run(path) for path in run_all(read, folder, text=plan.read_text("utf-8"), say=_say)]
+    page = folder / PAGE
     try:
         show(groups(runs, read))
+        write_report(runs, page, dashboard=shipped("experiment.toml"))
     except NotComparableError as error:
         raise NotComparableError(f"{error} The runs are in {folder / 'runs'}.") from error
-    page = folder / PAGE
-    write_report(runs, page, dashboard=shipped("experiment.toml"))
     print(f"{safe(str(page))}: {page.stat().st_size} bytes; open it in a browser")
 
 

@@ -5,16 +5,18 @@
     a step     |-------|-------|--------|--------|         of this round: those that begin in it
                         from                until
 
-What names a request goes with it: its round is that in which it begins (its own row, else its first). All
-else goes by its own time. A process's first and last record are cut to the round, so that what stays open
-counts to its end and no further.
+What names a request goes with it: its round is that in which it begins (its own row, else its first). Where
+an engine takes the client's ids as its own, one id begins in several rounds: a row is of the begin it
+follows. All else goes by its own time. A process's first and last record are cut to the round, so that what
+stays open counts to its end and no further.
 """
 
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -38,25 +40,46 @@ SELECT request_id, coalesce(min(start_ns) FILTER (op = 'request'), min(start_ns)
 FROM span WHERE request_id IS NOT NULL GROUP BY request_id
 """
 
+_AGAIN = """
+WITH began AS (
+    SELECT request_id, start_ns AS began_ns, start_ns >= $from AND start_ns < $until AS inside
+    FROM span WHERE op = 'request' AND request_id IS NOT NULL AND start_ns IS NOT NULL
+), twice AS (
+    SELECT request_id FROM began GROUP BY request_id HAVING bool_or(inside) AND NOT bool_and(inside)
+)
+FROM began SEMI JOIN twice USING (request_id) ORDER BY began_ns
+"""
+"""Requests that begin inside the round and outside of it."""
+
+
+class _Requests(NamedTuple):
+    """All whose beginning is known, those of this round, and begins of an id that has others elsewhere."""
+
+    known: pa.Array
+    mine: pa.Array
+    again: pl.DataFrame
+
 
 def cut(recorded: Path, out: Path, *, from_ns: int, until_ns: int | None) -> None:
     """Write the rows of one round into a new run at `out`; run.json is that of the recording."""
     run = open_run(recorded)
     until = LAST_NS if until_ns is None else until_ns
-    known, mine = _requests(run, from_ns, until)
+    names = _requests(run, from_ns, until)
     out.mkdir(parents=True)
     shutil.copy(run.path / RUN_FILE, out / RUN_FILE)
     for table in (*NAMED, "metric", "loss", *WHOLE):
         for number, file in enumerate(table_files(run.path, table)):
-            _copy(file, out / table / f"part-{number:03d}.parquet", table, (known, mine), (from_ns, until))
+            _copy(file, out / table / f"part-{number:03d}.parquet", table, names, (from_ns, until))
 
 
-def _requests(run: Run, from_ns: int, until_ns: int) -> tuple[pa.Array, pa.Array]:
-    """All requests whose beginning is known, and those of this round."""
+def _requests(run: Run, from_ns: int, until_ns: int) -> _Requests:
     began = run.connection().sql(_BEGAN).to_arrow_table()
     names = began["request_id"].cast(pa.string()).combine_chunks()
     inside = _between(began["began_ns"].combine_chunks(), from_ns, until_ns)
-    return names, names.filter(inside)
+    window = {"from": from_ns, "until": until_ns}
+    again = pl.DataFrame(run.connection().sql(_AGAIN, params=window).to_arrow_table())
+    mine = pa.concat_arrays([names.filter(inside), again["request_id"].unique().to_arrow().cast(pa.string())])
+    return _Requests(names, mine, again)
 
 
 def _between(times: pa.Array, from_ns: int, until_ns: int) -> pa.Array:
@@ -64,9 +87,7 @@ def _between(times: pa.Array, from_ns: int, until_ns: int) -> pa.Array:
     return pc.fill_null(inside, False)  # noqa: FBT003 - pyarrow's own signature
 
 
-def _copy(
-    file: Path, out: Path, table: str, names: tuple[pa.Array, pa.Array], window: tuple[int, int]
-) -> None:
+def _copy(file: Path, out: Path, table: str, names: _Requests, window: tuple[int, int]) -> None:
     """The rows of one file that are of the round; none: no file."""
     source = pq.ParquetFile(file)
     writer = None
@@ -84,7 +105,7 @@ def _copy(
             writer.close()
 
 
-def _kept(rows: pa.Table, table: str, names: tuple[pa.Array, pa.Array], window: tuple[int, int]) -> pa.Table:
+def _kept(rows: pa.Table, table: str, names: _Requests, window: tuple[int, int]) -> pa.Table:
     if table == "process":
         return _clipped(rows, window)
     if table in WHOLE:
@@ -95,9 +116,25 @@ def _kept(rows: pa.Table, table: str, names: tuple[pa.Array, pa.Array], window: 
     by_time = _between(rows[timed].combine_chunks(), *window) if timed else pa.array([False] * rows.num_rows)
     if table not in NAMED:
         return rows.filter(by_time)
-    known, mine = names
     own = rows["request_id"].cast(pa.string())
-    return rows.filter(pc.if_else(pc.is_in(own, known), pc.is_in(own, mine), by_time))
+    by_name = pc.if_else(pc.is_in(own, names.known), pc.is_in(own, names.mine), by_time)
+    if timed and names.again.height:
+        by_name = pc.coalesce(_by_begin(own, rows[timed], names.again), by_name)
+    return rows.filter(by_name)
+
+
+def _by_begin(own: pa.ChunkedArray, times: pa.ChunkedArray, again: pl.DataFrame) -> pa.Array:
+    """Whether the begin that a row follows, else the next, is in the round; null: its id has but one."""
+    rows = pl.DataFrame({"request_id": own, "began_ns": times}).with_row_index("place")
+    rows = rows.filter(pl.col("request_id").is_in(again["request_id"].unique().implode()))
+    found = rows.drop_nulls("began_ns").sort("began_ns")
+    begins, by = again.sort("began_ns"), "request_id"
+    before, after = begins.rename({"inside": "before"}), begins.rename({"inside": "after"})
+    found = found.join_asof(before, on="began_ns", by=by, check_sortedness=False)
+    found = found.join_asof(after, on="began_ns", by=by, strategy="forward", check_sortedness=False)
+    kept = found.select("place", inside=pl.coalesce("before", "after"))
+    whole = pl.DataFrame({"place": pl.arange(0, len(own), dtype=pl.UInt32, eager=True)})
+    return whole.join(kept, on="place", how="left", maintain_order="left")["inside"].to_arrow()
 
 
 def _overlaps(rows: pa.Table, window: tuple[int, int]) -> pa.Array:

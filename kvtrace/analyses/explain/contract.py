@@ -11,15 +11,18 @@ if TYPE_CHECKING:
 
 _MOST = 2
 _READ = "read_within_ttl"
-"""Said by `verdict` already, with its numbers."""
+"""Said by `hit` already, with its numbers, where that is asked."""
 
 
-def broken(story: Story) -> tuple[str, str]:
-    """Which invariants of `lock_contract` were violated for it; nothing where none was."""
-    said_already = story.hit is not None and story.hit["still_there"] in ("expired", "vanished")
+def broken(story: Story, *, beside_hit: bool = False) -> tuple[str, str]:
+    """Which invariants of `lock_contract` were violated for it; nothing where none was.
+
+    beside_hit: the sentence before it is that of `hit`, which says that what was found was gone.
+    """
+    is_said = beside_hit and story.hit is not None and story.hit["still_there"] in ("expired", "vanished")
     by_name: dict[str, list[Row]] = {}
     for row in story.broken:
-        if row["invariant"] != _READ or not said_already:
+        if row["invariant"] != _READ or not is_said:
             by_name.setdefault(row["invariant"], []).append(row)
     if not by_name:
         return "", ""
@@ -30,9 +33,12 @@ def broken(story: Story) -> tuple[str, str]:
 
 
 def other_key(story: Story) -> str:
-    """The field in which the key that it asked for differs from the one that its content had."""
+    """The field in which the key that it asked for differs from the one that its content had.
+
+    Of a pair of engines `compatibility` names one request; what it says of that one may not be so of another.
+    """
     mine = [row for row in story.unlike if row["request_id"] == story.request["request_id"]]
-    fields = {(row["field"], row["writer"], row["reader"]) for row in mine or story.unlike}
+    fields = {(row["field"], row["writer"], row["reader"]) for row in mine}
     if len(fields) != 1:
         return ""
     ((field, writer, reader),) = fields

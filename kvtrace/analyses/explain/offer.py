@@ -72,7 +72,7 @@ def offer(story: Story) -> tuple[str, str]:
 
 def _besides(story: Story) -> tuple[str, str]:
     """What follows it, where there is something: of the hit, of waste, of a broken contract."""
-    parts = [part(story) for part in (hit, wasted, broken)]
+    parts = [hit(story), wasted(story), broken(story, beside_hit=True)]
     return "".join(said for said, _ in parts), "".join(stands_on for _, stands_on in parts)
 
 

@@ -156,10 +156,21 @@ WITH gap AS (
             AS gap_ns
     FROM put_out WHERE request_id IN (SELECT request_id FROM whole)
 ), counted AS (
-    SELECT request_id, gap_ns FROM gap WHERE tokens = 1
-    UNION ALL SELECT request_id, gap_ns FROM gap, range(tokens) WHERE tokens > 1
+    SELECT gap_ns, sum(tokens)::BIGINT AS tokens FROM gap WHERE gap_ns IS NOT NULL GROUP BY gap_ns
+), ranked AS (
+    SELECT gap_ns, sum(tokens) OVER (ORDER BY gap_ns ROWS UNBOUNDED PRECEDING)::BIGINT AS up_to FROM counted
+), total AS (
+    SELECT sum(tokens)::BIGINT AS n FROM counted
 )
-SELECT quantile_disc(gap_ns, $shares), count(DISTINCT request_id) FROM counted WHERE gap_ns IS NOT NULL
+SELECT share, min(gap_ns) FROM ranked, total, (SELECT unnest($shares) AS share)
+WHERE up_to >= greatest(1, n - floor(n - n * share)) GROUP BY share
+"""
+"""As quantile_disc, which holds every time in memory; counts by length spill."""
+_REQUESTS = """
+SELECT count(*) FROM (
+    SELECT 1 FROM put_out WHERE request_id IN (SELECT request_id FROM whole)
+    GROUP BY request_id HAVING count(*) > 1
+)
 """
 _WHOLE = """
 CREATE OR REPLACE TEMP TABLE whole AS
@@ -176,11 +187,17 @@ def between_tokens(run: Run, shares: tuple[float, ...], ledger: Path) -> tuple[l
     try:
         _prepare(connection)
         connection.execute(_WHOLE, {"ledger": str(ledger)})
-        params = {"most": MOST_AT_ONCE, "shares": list(shares)}
-        ((values, requests),) = connection.sql(_ALL_BETWEEN, params=params).fetchall()
+        return quantiles(connection, shares)
     finally:
         connection.close()
-    return list(values or [None] * len(shares)), requests
+
+
+def quantiles(connection: DuckDBPyConnection, shares: tuple[float, ...]) -> tuple[list[int | None], int]:
+    """Of the times between the tokens in `put_out` of the requests in `whole`, and how many these are."""
+    params = {"most": MOST_AT_ONCE, "shares": list(shares)}
+    found: dict[float, int] = dict(connection.sql(_ALL_BETWEEN, params=params).fetchall())
+    ((requests,),) = connection.sql(_REQUESTS).fetchall()
+    return [found.get(share) for share in shares], requests
 
 
 def _prepare(connection: DuckDBPyConnection) -> None:

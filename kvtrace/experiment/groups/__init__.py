@@ -9,6 +9,7 @@ intervals.py   how far a number may be off: over runs, or inside the only one
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -60,8 +61,24 @@ UNSEEN = "nothing of the kind was seen"
 
 def group_of(run: Run) -> str:
     """The group that run.json names (kvtrace run --group); a run that names none is a group of its own."""
+    return _named(run) or str(run.origin.name)
+
+
+def names_of(runs: Sequence[Run]) -> list[str]:
+    """The group of each run; runs that name none are one each, told apart by the folders they lie in."""
+    names = [group_of(run) for run in runs]
+    paths = [run.origin for run in runs]
+    for more in ([f"{path.parent.name}/{path.name}" for path in paths], [str(path) for path in paths]):
+        names = [
+            longer if names.count(name) > 1 and _named(run) is None else name
+            for run, name, longer in zip(runs, names, more, strict=True)
+        ]
+    return names
+
+
+def _named(run: Run) -> str | None:
     name = run.meta.get("group")
-    return name if isinstance(name, str) and name else str(run.origin.name)
+    return name if isinstance(name, str) and name else None
 
 
 def groups(runs: Sequence[Run], plan: Plan | None = None) -> pl.DataFrame:
@@ -112,14 +129,14 @@ def groups(runs: Sequence[Run], plan: Plan | None = None) -> pl.DataFrame:
         starts = [begins(run, given) for run in runs]
         warm = [said(run, start) for run, start in zip(runs, starts, strict=True)]
         kept = [measured_part(run, start, Path(folder)) for run, start in zip(runs, starts, strict=True)]
-        if sentences := refused(kept, given, [group_of(run) for run in runs], warm):
+        if sentences := refused(kept, given, names_of(runs), warm):
             raise NotComparableError("; ".join(sentences) + ".")
-        return table(kept, given)
+        return table(kept, given, names_of(runs))
 
 
-def table(runs: Sequence[Run], plan: Plan) -> pl.DataFrame:
-    """The rows, whoever the runs are of."""
-    by_group = _grouped(runs, plan)
+def table(runs: Sequence[Run], plan: Plan, names: Sequence[str]) -> pl.DataFrame:
+    """The rows, whoever the runs are of; names: the group of each."""
+    by_group = _grouped(runs, plan, names)
     found = {
         name: [measured(run, plan.fixed.slo or own_slo(run)) for run in own] for name, own in by_group.items()
     }
@@ -150,10 +167,10 @@ def _check(runs: Sequence[Run]) -> None:
             raise InputError(f"{run.origin}: holds no request, so there is nothing to compare.")
 
 
-def _grouped(runs: Sequence[Run], plan: Plan) -> dict[str, list[Run]]:
+def _grouped(runs: Sequence[Run], plan: Plan, names: Sequence[str]) -> dict[str, list[Run]]:
     found: dict[str, list[Run]] = {}
-    for run in runs:
-        found.setdefault(group_of(run), []).append(run)
+    for run, name in zip(runs, names, strict=True):
+        found.setdefault(name, []).append(run)
     order = [*plan.groups, *ORDER, *found]
     return {name: found[name] for name in dict.fromkeys(order) if name in found}
 
@@ -178,7 +195,9 @@ def _row(
     here, there = ([each.get(metric) for each in side] for side in (own, before))
     values, others = _values(here), _values(there)
     value = None if values is None else sum(values) / len(values)
-    span, rests = _interval(here, values)
+    family = metric.partition(".")[0]
+    unit = MEASURES.get(metric) or MEASURES[family]
+    span, rests = _interval(here, values, unit)
     change = bounds = paired = None
     remarks = [(each.remark if each else UNSEEN) or "" for each in here]
     if value is not None and others:
@@ -188,10 +207,9 @@ def _row(
         elif min(len(own), len(before)) == 1:
             remarks.append("one run on one side: it is taken to vary as those of the other do")
     low, high = bounds.interval() if bounds else (None, None)
-    family = metric.partition(".")[0]
     requests = sum(each.rows for each in here if each)
     return (
-        name, metric, MEASURES.get(metric) or MEASURES[family], value, *span, rests, len(own), requests,
+        name, metric, unit, value, *span, rests, len(own), requests,
         against, change, low, high, paired, "; ".join(dict.fromkeys(filter(None, remarks))) or None,
     )  # fmt: skip
 
@@ -203,12 +221,15 @@ def _values(found: list[Found | None]) -> list[float] | None:
 
 
 def _interval(
-    found: list[Found | None], values: list[float] | None
+    found: list[Found | None], values: list[float] | None, unit: str
 ) -> tuple[tuple[float | None, float | None], str | None]:
+    """Over runs none of these quantities is below 0, and no share above 1."""
     if values is None:
         return (None, None), None
     if len(values) > 1:
-        return intervals.over_runs(values), "runs"
+        low, high = intervals.over_runs(values)
+        most = math.inf if unit != "share" else 1.0
+        return (None if low is None else max(low, 0.0), None if high is None else min(high, most)), "runs"
     only = found[0]
     span = only.span if only else None
     return (span, "bootstrap") if span and span != (None, None) else ((None, None), None)

@@ -10,12 +10,11 @@ from kvtrace.analyses._text import duration, listed, many
 from kvtrace.diff import measuring
 from kvtrace.diff.factors import differing
 from kvtrace.experiment.groups import warm
-from kvtrace.experiment.plan import LENGTHS, MORE_FIXED
+from kvtrace.experiment.plan import LENGTHS, MORE_FIXED, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from kvtrace.experiment.plan import Plan
     from kvtrace.run import Run
 
 OF_PLAN = ("arrivals", "prefix_working_set_tokens")
@@ -27,13 +26,19 @@ def refused(
     runs: Sequence[Run], plan: Plan, named: Sequence[str], warmed: Sequence[warm.Warm | None]
 ) -> list[str]:
     """Every reason, in words; none: they may. named, warmed: the group and the warm-up of each run."""
-    allowed = plan.fixed.may_differ
+    allowed = plan.fixed.may_differ if plan != Plan() else _may_differ(runs)
     return [
         *differing(runs, (), more=MORE_FIXED, allowed=allowed),
         *_against_plan(runs, plan),
         *(() if "prompt_tokens" in allowed else _lengths(runs)),
         *_cold(runs, plan, named, warmed),
     ]
+
+
+def _may_differ(runs: Sequence[Run]) -> tuple[str, ...]:
+    """What the plan of every one of these runs lets differ, as its run.json says."""
+    own = [said if isinstance(said := run.meta.get("may_differ"), list) else [] for run in runs]
+    return tuple(str(name) for name in own[0] if all(name in each for each in own)) if own else ()
 
 
 def _against_plan(runs: Sequence[Run], plan: Plan) -> Iterator[str]:
@@ -43,7 +48,7 @@ def _against_plan(runs: Sequence[Run], plan: Plan) -> Iterator[str]:
         engines = [each for each in _engines(run.meta) if each.get("model") is not None]
         told: dict[str, Any] = {
             "model": listed(sorted({str(each["model"]) for each in engines})) or None,
-            "gpus": max((_gpus(each) for each in engines), default=None),
+            "gpus": max((count for each in engines if (count := _gpus(each)) is not None), default=None),
         }
         own = run.meta.get("fixed")
         told |= {name: own.get(name) for name in OF_PLAN} if isinstance(own, dict) else {}
@@ -61,7 +66,10 @@ def _engines(meta: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [each for each in engines.values() if isinstance(each, dict)] if isinstance(engines, dict) else []
 
 
-def _gpus(engine: Mapping[str, Any]) -> int:
+def _gpus(engine: Mapping[str, Any]) -> int | None:
+    """Null: it says no parallel size."""
+    if not any(engine.get(field) for field in _PARALLEL):
+        return None
     count = 1
     for field in _PARALLEL:
         said = str(engine.get(field) or 1)
@@ -104,8 +112,10 @@ def _cold(
     runs: Sequence[Run], plan: Plan, named: Sequence[str], warmed: Sequence[warm.Warm | None]
 ) -> Iterator[str]:
     """A warm group whose stores were not over when it was measured."""
+    bases = {group: run.meta.get("base") for run, group in zip(runs, named, strict=True)}
+    bases |= {name: group.base for name, group in plan.groups.items()}
     for run, group, found in zip(runs, named, warmed, strict=True):
-        if _is_warm(group, plan) and found is not None and found.unfinished:
+        if _is_warm(group, bases) and found is not None and found.unfinished:
             late = "" if found.late_ns is None else f", the last {duration(found.late_ns)} later"
             left = "" if not found.open else f", {found.open} of them without an end"
             yield (
@@ -115,9 +125,12 @@ def _cold(
             )
 
 
-def _is_warm(name: str | None, plan: Plan) -> bool:
-    while name is not None:
+def _is_warm(name: object, bases: Mapping[str, object]) -> bool:
+    """Whether it, or what it stands on, begins with a warm tier; run.json may hold anything, a ring too."""
+    passed: list[str] = []
+    while isinstance(name, str) and name not in passed:
         if name in warm.WARM:
             return True
-        name = plan.groups[name].base if name in plan.groups else None
+        passed.append(name)
+        name = bases.get(name)
     return False

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -142,6 +143,11 @@ def _building(out: Path) -> Iterator[Path]:
         yield folder
     except KvtraceError as error:
         raise type(error)(f"{str(error).rstrip('.')}. What there is so far lies in {folder}.") from error
+    except (OSError, subprocess.SubprocessError) as error:
+        raise RunError(f"experiment: {error}. What there is so far lies in {folder}.") from error
+    except Exception as error:
+        error.add_note(f"What there is so far lies in {folder}.")
+        raise
     except BaseException:
         with undisturbed():
             shutil.rmtree(folder, ignore_errors=True)

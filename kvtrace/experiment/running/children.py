@@ -26,6 +26,7 @@ TERM_SECONDS = 60.0
 GROUP_SECONDS = 5.0
 _PAUSE_SECONDS = 0.05
 _TAIL = 300
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,9 @@ def start(name: str, command: Sequence[str], *, folder: Path, log: Path, more: M
         UsageError: it cannot be started.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
+    process = None
     try:
-        with log.open("ab") as output:
+        with undisturbed(), log.open("ab") as output:
             process = subprocess.Popen(  # noqa: S603 - the plan's own command, without a shell
                 list(command), cwd=folder, env={**os.environ, **more}, stdin=subprocess.DEVNULL,
                 stdout=output, stderr=output, start_new_session=True,
@@ -63,22 +65,32 @@ def start(name: str, command: Sequence[str], *, folder: Path, log: Path, more: M
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"{name}: {command[0]} cannot be started ({reason}).") from error
+    except KeyboardInterrupt:
+        # It came while the process was being made: nobody else knows of it.
+        if process is not None:
+            stop(Child(name, process, log))
+        raise
     return Child(name, process, log)
 
 
 def stop(child: Child) -> None:
-    """SIGTERM to the process; SIGKILL to what is left of its session after a while."""
+    """SIGTERM to the process; SIGKILL to what is left of its session after a while.
+
+    What runs as another user (sudo) may be out of reach; then it is left, and the next one ended.
+    """
     with undisturbed():
         if child.alive():
-            child.process.terminate()
+            with suppress(PermissionError):
+                child.process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 child.process.wait(TERM_SECONDS)
         deadline = time.monotonic() + GROUP_SECONDS
         while _group_exists(child) and time.monotonic() < deadline:
             time.sleep(_PAUSE_SECONDS)
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.process.pid, signal.SIGKILL)
-        child.process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            child.process.wait(GROUP_SECONDS)
 
 
 def finish(child: Child, *, seconds: float) -> None:
@@ -127,19 +139,23 @@ def _group_exists(child: Child) -> bool:
         os.killpg(child.process.pid, 0)
     except ProcessLookupError:
         return False
+    except PermissionError:
+        pass
     return True
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Ending goes to its end: one more Ctrl-C meanwhile changes nothing."""
+    """What is begun goes to its end; a Ctrl-C or SIGTERM meanwhile counts when it is over."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    ignored = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
+    seen: list[int] = []
+    before = {number: signal.signal(number, lambda got, _: seen.append(got)) for number in _ENDING}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        if seen:
+            signal.raise_signal(seen[0])

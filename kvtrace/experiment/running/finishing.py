@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from kvtrace.experiment.running.rounds import Played
 
 IMPORT_SECONDS = 600.0
+_WORK = ("command", "requests", "request_id_prefix", "warmup")
+"""What the work of a load is; how often and how long it is waited for is not."""
 
 
 def finish(played: Played, until_ns: int | None, plan: Plan, folder: Path, say: Callable[[str], None]) -> str:
@@ -73,7 +75,7 @@ def _join(parts: list[Path], played: Played, out: Path, folder: Path, say: Calla
 def _say_what_it_is(out: Path, played: Played, plan: Plan) -> None:
     """What the plan fixes and what was seen of the warm-up, into run.json, replaced atomically."""
     told: dict[str, Any] = json.loads((out / RUN_FILE).read_bytes())
-    load = json.dumps(msgspec.to_builtins(plan.load), sort_keys=True)
+    load = json.dumps({name: getattr(plan.load, name) for name in _WORK}, sort_keys=True)
     told |= {
         "group": played.group,
         "round": played.number,
@@ -83,15 +85,14 @@ def _say_what_it_is(out: Path, played: Played, plan: Plan) -> None:
         "measured_to_ns": played.to_ns,
         "disconnected_ns": played.cut_ns,
         "prefix_cache_reset": played.was_reset,
-        "warm": None,
+        "may_differ": list(plan.fixed.may_differ),
+        "warm": warmed(open_run(played.recorded / "engine"), played.from_ns)._asdict(),
     }
     if plan.fixed.slo is not None:
         asked = msgspec.to_builtins(plan.fixed.slo)
         told["slo"] = {name: target for name, target in asked.items() if target is not None}
     if base := plan.groups[played.group].base:
         told["base"] = base
-    if plan.load.warmup is not None:
-        told["warm"] = warmed(open_run(played.recorded / "engine"), played.from_ns)._asdict()
     partial = out / f"{RUN_FILE}{PARTIAL}"
     partial.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     partial.replace(out / RUN_FILE)

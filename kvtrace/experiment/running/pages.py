@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import math
 import re
 import socket
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from kvtrace.errors import UsageError
@@ -68,6 +69,8 @@ def _listens(port: int) -> bool:
 def counted(port: int, name: str) -> float:
     """A counter of the engine's page of metrics, over all its labels; 0 where it has not counted yet.
 
+    What is no finite number counts nothing.
+
     Raises:
         UsageError: there is no page.
     """
@@ -82,4 +85,8 @@ def counted(port: int, name: str) -> float:
         page[1].decode("utf-8", "replace"),
         re.MULTILINE,
     )
-    return sum(float(value) for value in found)
+    values = []
+    for word in found:
+        with suppress(ValueError):
+            values.append(float(word))
+    return sum(value for value in values if math.isfinite(value))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import http.client
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kvtrace.errors import UsageError
 from kvtrace.experiment.running import children, pages
 from kvtrace.experiment.running.commands import filled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from kvtrace.experiment.plan import Plan
@@ -57,19 +59,19 @@ def play(plan: Plan, served: Serving, number: int, say: Callable[[str], None]) -
     results.parent.mkdir(exist_ok=True)
     if load.warmup is not None:
         warming = results.with_name(f"{served.group}-{number}-warmup.json")
-        children.finish(_drive(served, load.warmup, "warmup", number, warming), seconds=load.timeout_s)
+        with _driving(served, load.warmup, "warmup", number, warming) as under_way:
+            children.finish(under_way, seconds=load.timeout_s)
         time.sleep(load.settle_s)
     before = pages.counted(served.port, load.progress) if served.settings.disconnect_at else 0.0
     start = time.time_ns()
-    driving = _drive(served, load.command or "", "command", number, results)
-    try:
+    with _driving(served, load.command or "", "command", number, results) as driving:
         cut = _cut(plan, served, driving, before, deadline=time.monotonic() + load.timeout_s)
         children.finish(driving, seconds=load.timeout_s)
-    finally:
-        children.stop(driving)
     end = time.time_ns()
     if not served.engine.alive():
         raise served.engine.failure(f"ended with {served.engine.process.returncode} in round {number}")
+    if cut is None and served.backend is not None and not served.backend.alive():
+        raise served.backend.failure(f"ended with {served.backend.process.returncode} in round {number}")
     said = "" if cut is None else f", its backend disconnected after {(cut - start) / 1e9:.1f} s"
     say(f"{name}: {(end - start) / 1e9:.1f} s{said}.")
     return Played(served.group, number, served.recorded, results, began, start, end, cut, was_reset)
@@ -88,13 +90,19 @@ def _reset(served: Serving, name: str, say: Callable[[str], None]) -> bool:
     return done
 
 
-def _drive(served: Serving, command: str, which: str, number: int, results: Path) -> Child:
+@contextmanager
+def _driving(served: Serving, command: str, which: str, number: int, results: Path) -> Iterator[Child]:
+    """A command of the load under way; with what it started it is ended, whatever happens."""
     values = served.values | {"round": str(number), "out": str(results)}
     words = filled(f"[load] {which}", command, values)
     log = served.folder / "logs" / f"{served.group}-{number}-{which}.log"
-    return children.start(
+    child = children.start(
         f"{served.group} {which}", words, folder=served.folder, log=log, more=served.settings.environment
     )
+    try:
+        yield child
+    finally:
+        children.stop(child)
 
 
 def _cut(plan: Plan, served: Serving, driving: Child, before: float, *, deadline: float) -> int | None:
@@ -103,11 +111,24 @@ def _cut(plan: Plan, served: Serving, driving: Child, before: float, *, deadline
     if share is None or served.backend is None:
         return None
     wanted = share * (plan.load.requests or 0)
-    while share and pages.counted(served.port, plan.load.progress) - before < wanted:
+    while share and not _answered(served, plan.load.progress, before + wanted, deadline):
         if not driving.alive() or time.monotonic() > deadline:
             raise driving.failure(
                 f"ended before {wanted:g} requests were answered, when the backend was to be disconnected "
                 f"([load] requests, progress = {plan.load.progress})"
             )
         time.sleep(_PAUSE_SECONDS)
-    return children.cut_off(served.backend)
+    at_ns = children.cut_off(served.backend)
+    if not driving.alive():
+        raise driving.failure("was over before the backend was disconnected; give it more requests")
+    return at_ns
+
+
+def _answered(served: Serving, progress: str, wanted: float, deadline: float) -> bool:
+    """Whether so much is counted; a page that does not answer once is asked again while the engine lives."""
+    try:
+        return pages.counted(served.port, progress) >= wanted
+    except UsageError:
+        if not served.engine.alive() or time.monotonic() > deadline:
+            raise
+        return False

@@ -77,5 +77,6 @@ def serving(plan: Plan, name: str, folder: Path, *, start: int) -> Iterator[Serv
         pages.wait_until_ready(engine, port, group.ready or READY, seconds=seconds)
         yield Serving(name, group, folder, recorded, port, engine, backend, values)
     finally:
-        for child in reversed(started):
-            children.stop(child)
+        with children.undisturbed():
+            for child in reversed(started):
+                children.stop(child)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kvtrace.analyses.compatibility import compatibility
 from kvtrace.analyses.explain import explain
 from kvtrace.analyses.lock_contract import broken, lock_contract
 from kvtrace.analyses.slo import slo
@@ -113,6 +114,21 @@ def test_protection_that_ran_out_is_said_once_with_its_numbers(tmp_path: Path) -
     assert evidence.endswith("; verdict")
 
 
+def test_protection_that_ran_out_is_said_where_there_was_no_offer_to_speak_of(tmp_path: Path) -> None:
+    """A retrieve that failed, of a request whose engine records no lookup."""
+    blocks = [*placed(0.1), asked("locked", 1), event("locked", 1),
+              event("failed", 15, reason="l1_retrieve:not_found"), event("removed", 14)]  # fmt: skip
+    spans = [request(0, 20 * S, 17 * S, prompt_tokens=64, status="ok"), RETRIEVE]
+    run = write_run(tmp_path / "run", span=spans, block=blocks, request_key=NAMES)
+    (found,) = lock_contract(run, only=("read_within_ttl",)).to_dicts()
+    sentence, evidence = told(run)[5]
+    assert sentence == (
+        "No external cache is recorded for its engine, so there was no offer. A contract was broken: "
+        f"{found['detail']} (read_within_ttl, a warning)."
+    )
+    assert evidence.endswith("; lock_contract")
+
+
 def test_a_broken_contract_is_said_with_what_was_seen_and_how_often(tmp_path: Path) -> None:
     """Two loads that nobody ended for longer than a minute."""
     hung = [load(0, None, request_id="r0", transfer_id=f"t{n}", span_id=80 + n) for n in range(2)]
@@ -135,33 +151,53 @@ def test_what_the_contract_found_is_cached_and_read_for_each_request_alone(tmp_p
     assert [path.name.partition("-")[0] for path in (run.path / ".derived").glob("broken-*")] == ["broken"]
 
 
+OWN: Row = {"event": "stored", "tokens": 16, "token_digest": "d", "key_space": "vllm:sha256:m"}
+DISK: Row = {"tier": "disk", "component": "vllm.offloading.fs"}
+GPU: Row = {"tier": "gpu", "component": "vllm.gpu"}
+SEEDS = [
+    {"identity_id": name, "side": side, "field": "hash_seed", "value": seed}
+    for name, seed in (("a", "1"), ("b", "2"))
+    for side in ("writer", "reader")
+]
+ASKED = [{**NAMES[0], "key_space": "vllm:sha256:m", "key": "kb", "tokens": 16, "time_ns": 5}]
+
+
+def missing(engine: str, name: str = "r0") -> list[Row]:
+    """A request whose lookup found nothing."""
+    counts = {"prompt_tokens": 20, "gpu_hit_tokens": 0, "selected_tokens": 0, "status": "ok"}
+    own: Row = {"request_id": name, "engine": engine}
+    return [request(0, 100, 60, **own, **counts),
+            scheduler("lookup", 5, 6, found_tokens=0, outcome="miss", **own)]  # fmt: skip
+
+
 def test_content_that_lay_there_under_another_key_is_told_with_what_differs(tmp_path: Path) -> None:
     """Engine a wrote it with one hash seed; r0 of b asked with another, and b computed it again."""
-    own: Row = {"event": "stored", "tokens": 16, "token_digest": "d", "key_space": "vllm:sha256:m"}
-    disk, gpu = (
-        {"tier": "disk", "component": "vllm.offloading.fs"},
-        {"tier": "gpu", "component": "vllm.gpu"},
-    )
     blocks = [
-        own | disk | {"engine": "a", "key": "ka", "time_ns": 1},
-        own | gpu | {"engine": "b", "key": "kb", "time_ns": 60},
-        own | disk | {"engine": "b", "key": "kb", "time_ns": 200 * MS},
+        OWN | DISK | {"engine": "a", "key": "ka", "time_ns": 1},
+        OWN | GPU | {"engine": "b", "key": "kb", "time_ns": 60},
+        OWN | DISK | {"engine": "b", "key": "kb", "time_ns": 200 * MS},
     ]
-    seeds = (("a", "1"), ("b", "2"))
-    said = [
-        {"identity_id": name, "side": side, "field": "hash_seed", "value": seed}
-        for name, seed in seeds
-        for side in ("writer", "reader")
-    ]
-    names = [{**NAMES[0], "key_space": "vllm:sha256:m", "key": "kb", "tokens": 16, "time_ns": 5}]
-    spans = [
-        request(0, 100, 60, engine="b", prompt_tokens=20, gpu_hit_tokens=0, selected_tokens=0, status="ok"),
-        scheduler("lookup", 5, 6, engine="b", found_tokens=0, outcome="miss"),
-    ]
-    run = write_run(tmp_path / "run", span=spans, block=blocks, identity=said, request_key=names)
+    run = write_run(tmp_path / "run", span=missing("b"), block=blocks, identity=SEEDS, request_key=ASKED)
     sentences = told(run)
     assert sentences[1][0].endswith("(status ok)."), "without targets none is spoken of"
     assert sentences[5][0] == (
         "The cache gave it nothing: the same content lay there under another key (hash_seed: 1 written, 2 "
         "asked for)."
     )
+
+
+def test_what_differs_for_another_request_is_not_told_of_this_one(tmp_path: Path) -> None:
+    """r0 of b asked with seed 2 for what a wrote with seed 1; r1 is a's own and asks with seed 1."""
+    other = OWN | {"token_digest": "d2"}
+    blocks = [
+        OWN | DISK | {"engine": "a", "key": "ka", "time_ns": 1},
+        OWN | GPU | {"engine": "b", "key": "kb", "time_ns": 60},
+        other | DISK | {"engine": "a", "key": "kd", "time_ns": 1},
+        other | DISK | {"engine": "a", "key": "kc", "time_ns": 200 * MS},
+    ]
+    names = [*ASKED, {**ASKED[0], "request_id": "r1", "key": "kc"}]
+    spans = [*missing("b"), *missing("a", "r1")]
+    run = write_run(tmp_path / "run", span=spans, block=blocks, identity=SEEDS, request_key=names)
+    found = compatibility(run).filter(invariant="written_can_be_asked", status="violated")
+    assert set(found["request_id"]) == {"r0"}
+    assert told(run, "r1")[5][0] == "The cache gave it nothing: the same content lay there under another key."

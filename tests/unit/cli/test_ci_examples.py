@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -59,6 +60,20 @@ def call(place: Path, *command: str, **variables: str) -> subprocess.CompletedPr
     )
 
 
+def wheel(folder: Path) -> Path:
+    """A folder with a wheel that stands for the published one: this checkout and what it is run with."""
+    folder.mkdir()
+    paths = [str(ROOT), *(path for path in sys.path if path.endswith("-packages"))]
+    info = "kvtrace-1.dist-info"
+    with zipfile.ZipFile(folder / "kvtrace-1-py3-none-any.whl", "w") as file:
+        file.writestr("kvtrace-checkout.pth", "\n".join(paths))
+        file.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: kvtrace\nVersion: 1\n")
+        file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{info}/entry_points.txt", "[console_scripts]\nkvtrace = kvtrace.cli:main\n")
+        file.writestr(f"{info}/RECORD", "")
+    return folder
+
+
 def workflow() -> dict:
     return yaml.safe_load((CI / "kvtrace-diff.yml").read_text())
 
@@ -67,11 +82,19 @@ def play(place: Path) -> int:
     """The workflow's own commands, in order, as its runner starts them; the first that fails ends it."""
     job = workflow()["jobs"]["diff"]
     assert job["defaults"]["run"]["shell"] == "bash"
+    (place / "bin" / "kvtrace").unlink()  # the one that the workflow installs is called
+    put_first = place / "path"
+    put_first.touch()
+    own = {**job["env"], "GATES": "counts.toml", "GITHUB_STEP_SUMMARY": str(place / "summary.md"),
+           "GITHUB_PATH": str(put_first), "RUNNER_TEMP": str(place / "temp"),
+           "PIP_FIND_LINKS": str(wheel(place / "wheels")), "PIP_REQUIRE_VIRTUALENV": "1",
+           "PYTHONPATH": ""}  # fmt: skip
     for step in job["steps"]:
         if "run" in step:
+            first = [*put_first.read_text().splitlines()[::-1], str(place / "bin"), os.environ["PATH"]]
             done = call(
                 place, "bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"],
-                **{**job["env"], "GATES": "counts.toml", "GITHUB_STEP_SUMMARY": str(place / "summary.md")},
+                **own, PATH=os.pathsep.join(first),
             )  # fmt: skip
             if done.returncode:
                 return done.returncode

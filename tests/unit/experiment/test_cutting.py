@@ -80,6 +80,31 @@ def test_rounds_share_no_row_of_a_request_and_lose_none(whole: Run, tmp_path: Pa
     assert sorted(found, key=str) == sorted(rows(whole, "SELECT op, request_id, start_ns FROM span"), key=str)
 
 
+#  100 |-- kvx-0 --|      200 |-- kvx-0 --|       the client's id, in both rounds
+#    store |----------------------| 195, 250
+def test_an_id_that_begins_in_two_rounds_is_a_request_of_each(tmp_path: Path) -> None:
+    whole = write_run(
+        tmp_path / "whole",
+        span=[
+            span("lookup", "kvx-0", 95, 96), span("request", "kvx-0", 100, 150),
+            span("store", "kvx-0", 195, 250), span("request", "kvx-0", 200, 290),
+            span("store", "kvx-0", 320, 330),
+        ],
+        block=[{"time_ns": time, "event": "stored", "request_id": "kvx-0", "key": f"{time}"}
+               for time in (140, 240)],
+        alias=[{"alias": "kvx-0", "kind": "client", "request_id": "kvx-0"}],
+    )  # fmt: skip
+    found = []
+    for number, (begin, end) in enumerate(((90, 180), (190, None))):
+        cut(whole.path, tmp_path / f"{number}", from_ns=begin, until_ns=end)
+        run = open_run(tmp_path / f"{number}")
+        assert rows(run, "SELECT request_id FROM alias") == ["kvx-0"]
+        found.append(
+            (rows(run, "SELECT start_ns FROM span ORDER BY ALL"), rows(run, "SELECT key FROM block"))
+        )
+    assert found == [([95, 100, 195], ["140"]), ([200, 320], ["240"])]
+
+
 def test_a_round_without_a_request_has_no_table_of_them(whole: Run, tmp_path: Path) -> None:
     cut(whole.path, tmp_path / "cut", from_ns=1000, until_ns=None)
     assert not (tmp_path / "cut" / "span").exists()

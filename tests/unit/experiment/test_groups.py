@@ -148,8 +148,19 @@ def test_the_plan_sets_the_targets(cells: dict[Any, Any]) -> None:
     assert ("no_reuse", "slo.itl_p99_ns") not in cells
 
 
+def test_an_interval_over_rounds_leaves_neither_0_nor_1(tmp_path: Path) -> None:
+    times: list[list[float | None]] = [[100.0] * 4, [100.0, 100.0, 400.0, None]]
+    runs = [draw_round(tmp_path / f"n{place}", "no_reuse", each) for place, each in enumerate(times)]
+    found = {row["metric"]: row for row in groups(runs, Plan(Fixed(slo=Slo(ttft_ns=250 * MS)))).to_dicts()}
+    assert found["errors"]["ci_low"] == 0.0
+    assert found["errors"]["ci_high"] > 1.0
+    assert (found["slo.ttft_ns"]["ci_low"], found["slo.ttft_ns"]["ci_high"]) == (0.0, 1.0)
+
+
 def test_a_run_without_a_group_is_one_of_its_own(tmp_path: Path) -> None:
     assert group_of(draw_round(tmp_path / "b", None, SLOW)) == "b"
+    runs = [draw_round(tmp_path / when / "run", None, SLOW) for when in ("before", "after")]
+    assert set(groups(runs)["group"]) == {"before/run", "after/run"}
 
 
 def test_what_cannot_be_compared_at_all_is_one_sentence(tmp_path: Path, rounds: list[Run]) -> None:

@@ -79,6 +79,21 @@ def test_what_the_plan_fixes_is_held_against_every_run(tmp_path: Path, fixed: Fi
     assert refusal(tmp_path, Plan(fine), second={"fixed": {"arrivals": "by turns"}}) == ""
 
 
+def test_runs_without_a_plan_differ_in_what_their_own_plans_let_differ(tmp_path: Path) -> None:
+    named = {"may_differ": ["block_size"]}
+    one = draw_round(tmp_path / "one", "no_reuse", TIMES, **named)
+    other = draw_round(tmp_path / "other", "tiered", TIMES, **engine(block_size="32"), **named)
+    assert asked(one, other) == ""
+    third = draw_round(tmp_path / "third", "gpu_prefix", TIMES)
+    assert "block_size differs" in asked(one, other, third)
+
+
+def test_an_engine_that_says_no_parallel_size_may_have_any_number_of_gpus(tmp_path: Path) -> None:
+    told = {"engines": {"e": {"product": "x", "model": "tiny"}}}
+    run = draw_round(tmp_path / "one", "no_reuse", TIMES, **told)
+    assert asked(run, plan=Plan(Fixed(gpus=2))) == ""
+
+
 def test_the_same_request_with_another_prompt_is_refused(tmp_path: Path) -> None:
     one = draw_round(tmp_path / "one", "no_reuse", TIMES)
     longer = draw_round(tmp_path / "two", "gpu_prefix", TIMES, prompt_tokens=65)
@@ -105,6 +120,9 @@ def test_what_the_experiment_wrote_of_the_warm_up_is_taken_at_its_word(tmp_path:
     told = {"stores": 9, "unfinished": 2, "late_ns": None, "open": 2}
     run = draw_round(tmp_path / "r", "mine", TIMES, warm=told)
     assert asked(run) == ""
+    based = draw_round(tmp_path / "based", "mine", TIMES, warm=told, base="tiered")
+    assert "2 of 9 stores" in asked(based), "run.json says what it stands on"
+    assert asked(draw_round(tmp_path / "ring", "mine", TIMES, warm=told, base="mine")) == ""
     told_of = asked(run, plan=Plan(groups={"mine": Group(base="tiered")}))
     assert "2 of 9 stores" in told_of
     assert told_of.endswith("began, 2 of them without an end")
