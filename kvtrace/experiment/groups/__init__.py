@@ -1,6 +1,7 @@
 """kvtrace compare: groups of runs of the same work, side by side, and what each step brought.
 
 phase.py       the measured phase of a run that holds its own warm-up
+bases.py       which group each group's base is
 refusing.py    which runs may stand side by side, and why not
 warm.py        stores that were not over when the measured phase began
 measures.py    what is measured of one run
@@ -19,6 +20,7 @@ from kvtrace.diff.pairing import pair
 from kvtrace.diff.welch import welch
 from kvtrace.errors import InputError, NotComparableError, UsageError
 from kvtrace.experiment.groups import intervals
+from kvtrace.experiment.groups.bases import bases
 from kvtrace.experiment.groups.measures import MEASURES, measured
 from kvtrace.experiment.groups.phase import begins, measured_part
 from kvtrace.experiment.groups.refusing import refused
@@ -131,10 +133,10 @@ def table(runs: Sequence[Run], plan: Plan) -> pl.DataFrame:
         if told.value or not metric.startswith("fallbacks.")
     }
     order = sorted(seen, key=lambda metric: (_place(metric), metric))
-    bases = {name: base for name, own in by_group.items() if isinstance(base := own[0].meta.get("base"), str)}
+    known = bases(runs, [group_of(run) for run in runs], plan)
     rows = []
     for name, own in found.items():
-        against = _against(name, list(found), plan, bases)
+        against = _against(name, list(found), known)
         rows += [_row(name, metric, own, against, found.get(against or "", [])) for metric in order]
     return pl.DataFrame(rows, schema=COLUMNS, orient="row")
 
@@ -158,10 +160,10 @@ def _grouped(runs: Sequence[Run], plan: Plan) -> dict[str, list[Run]]:
     return {name: found[name] for name in dict.fromkeys(order) if name in found}
 
 
-def _against(name: str, there: list[str], plan: Plan, bases: dict[str, str]) -> str | None:
-    base = plan.groups[name].base if name in plan.groups else bases.get(name)
-    if base in there:
-        return base
+def _against(name: str, there: list[str], known: dict[str, tuple[str, ...]]) -> str | None:
+    for base in known.get(name, ()):
+        if base in there:
+            return base
     place = there.index(name)
     return there[place - 1] if place else None
 

@@ -10,6 +10,7 @@ from kvtrace.analyses._text import duration, listed, many
 from kvtrace.diff import measuring
 from kvtrace.diff.factors import differing
 from kvtrace.experiment.groups import warm
+from kvtrace.experiment.groups.bases import bases, with_bases
 from kvtrace.experiment.plan import LENGTHS, MORE_FIXED
 
 if TYPE_CHECKING:
@@ -104,8 +105,13 @@ def _cold(
     runs: Sequence[Run], plan: Plan, named: Sequence[str], warmed: Sequence[warm.Warm | None]
 ) -> Iterator[str]:
     """A warm group whose stores were not over when it was measured."""
+    known = bases(runs, named, plan)
     for run, group, found in zip(runs, named, warmed, strict=True):
-        if _is_warm(group, plan) and found is not None and found.unfinished:
+        if (
+            found is not None
+            and found.unfinished
+            and any(name in warm.WARM for name in with_bases(group, known))
+        ):
             late = "" if found.late_ns is None else f", the last {duration(found.late_ns)} later"
             left = "" if not found.open else f", {found.open} of them without an end"
             yield (
@@ -113,11 +119,3 @@ def _cold(
                 f"{many(found.stores, 'store')} of the warm-up were not over when the measured phase "
                 f"began{late}{left}"
             )
-
-
-def _is_warm(name: str | None, plan: Plan) -> bool:
-    while name is not None:
-        if name in warm.WARM:
-            return True
-        name = plan.groups[name].base if name in plan.groups else None
-    return False

@@ -109,3 +109,13 @@ def test_what_the_experiment_wrote_of_the_warm_up_is_taken_at_its_word(tmp_path:
     assert "2 of 9 stores" in told_of
     assert told_of.endswith("began, 2 of them without an end")
     assert asked(draw_round(tmp_path / "s", "tiered", TIMES, warm=told | {"unfinished": 0, "open": 0})) == ""
+
+
+def test_a_base_that_only_run_json_names_makes_a_group_warm(tmp_path: Path) -> None:
+    told = {"stores": 9, "unfinished": 2, "late_ns": None, "open": 2}
+    run = draw_round(tmp_path / "r", "mine", TIMES, warm=told, base="tiered")
+    assert "2 of 9 stores" in asked(run)
+    over = draw_round(tmp_path / "s", "yours", TIMES, warm=told, base="mine")
+    assert "in s (yours) 2 of 9 stores" in asked(over, run)
+    assert "in s (yours) 2 of 9 stores" in asked(over, plan=Plan(groups={"mine": Group(base="tiered")}))
+    assert asked(draw_round(tmp_path / "c", "a", TIMES, warm=told, base="a")) == "", "a circle ends"
