@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 OF_PLAN = ("arrivals", "prefix_working_set_tokens")
 """What a plan fixes in words; runs made by `kvtrace experiment` repeat it in run.json."""
+_SIZE = re.compile("[0-9]{1,9}")
 _PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
@@ -32,6 +35,7 @@ def refused(
     return [
         *differing(runs, (), more=MORE_FIXED, allowed=allowed),
         *_against_plan(runs, plan),
+        *_among_runs(runs, allowed),
         *(() if "prompt_tokens" in allowed else _lengths(runs)),
         *_cold(runs, plan, named, warmed),
     ]
@@ -44,17 +48,36 @@ def _against_plan(runs: Sequence[Run], plan: Plan) -> Iterator[str]:
         engines = [each for each in _engines(run.meta) if each.get("model") is not None]
         told: dict[str, Any] = {
             "model": listed(sorted({str(each["model"]) for each in engines})) or None,
-            "gpus": max((_gpus(each) for each in engines), default=None),
+            "gpus": max((count for each in engines if (count := _gpus(each)) is not None), default=None),
         }
-        own = run.meta.get("fixed")
-        told |= {name: own.get(name) for name in OF_PLAN} if isinstance(own, dict) else {}
+        told |= _of_plan(run)
         for name, value in told.items():
-            wanted = getattr(fixed, name)
+            wanted = None if name in fixed.may_differ else getattr(fixed, name)
             if wanted is not None and value is not None and value != wanted:
                 yield f"{name} differs: {wanted} in the plan; {value} in {run.origin.name}"
         for name in LENGTHS:
-            if wanted := getattr(fixed, name):
+            wanted = None if name in fixed.may_differ else getattr(fixed, name)
+            if wanted is not None:
                 yield from _length(run, name, wanted)
+
+
+def _of_plan(run: Run) -> dict[str, Any]:
+    """What run.json repeats of the words of a plan."""
+    own = run.meta.get("fixed")
+    told = {name: own.get(name) for name in OF_PLAN} if isinstance(own, dict) else {}
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _among_runs(runs: Sequence[Run], allowed: Sequence[str]) -> Iterator[str]:
+    """The words of a plan that two runs do not share; what a run does not say cannot differ."""
+    for name in OF_PLAN:
+        found: dict[str, list[str]] = {}
+        for run in runs:
+            if (value := _of_plan(run).get(name)) is not None:
+                found.setdefault(str(value), []).append(str(run.origin.name))
+        if len(found) > 1 and name not in allowed:
+            sides = (f"{value} in {listed(names, 3)}" for value, names in found.items())
+            yield f"{name} differs: {'; '.join(sides)}"
 
 
 def _engines(meta: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -62,12 +85,10 @@ def _engines(meta: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [each for each in engines.values() if isinstance(each, dict)] if isinstance(engines, dict) else []
 
 
-def _gpus(engine: Mapping[str, Any]) -> int:
-    count = 1
-    for field in _PARALLEL:
-        said = str(engine.get(field) or 1)
-        count *= int(said) if said.isdecimal() else 1
-    return count
+def _gpus(engine: Mapping[str, Any]) -> int | None:
+    """Tensor x pipeline x data parallel; null: the engine says none of them."""
+    sizes = [str(said) for field in _PARALLEL if (said := engine.get(field)) is not None]
+    return prod(map(int, sizes)) if sizes and all(_SIZE.fullmatch(size) for size in sizes) else None
 
 
 def _length(run: Run, name: str, wanted: int | tuple[int, int]) -> Iterator[str]:

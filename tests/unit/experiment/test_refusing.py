@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from kvtrace.errors import NotComparableError
 from kvtrace.experiment.groups import group_of, groups
@@ -119,3 +120,37 @@ def test_a_base_that_only_run_json_names_makes_a_group_warm(tmp_path: Path) -> N
     assert "in s (yours) 2 of 9 stores" in asked(over, run)
     assert "in s (yours) 2 of 9 stores" in asked(over, plan=Plan(groups={"mine": Group(base="tiered")}))
     assert asked(draw_round(tmp_path / "c", "a", TIMES, warm=told, base="a")) == "", "a circle ends"
+
+
+@pytest.mark.parametrize(
+    ("factor", "here", "there"),
+    [("arrivals", "4 at once", "all at once"), ("prefix_working_set_tokens", 1, 2)],
+)
+def test_what_run_json_repeats_of_a_plan_is_held_against_each_other(
+    tmp_path: Path, factor: str, here: object, there: object
+) -> None:
+    one = draw_round(tmp_path / "one", "no_reuse", TIMES, fixed={factor: here})
+    other = draw_round(tmp_path / "two", "tiered", TIMES, fixed={factor: there})
+    silent = draw_round(tmp_path / "three", "gpu_prefix", TIMES, fixed={factor: None})
+    assert asked(one, other, silent) == f"{factor} differs: {here} in one; {there} in two"
+    assert asked(one, silent) == ""
+
+
+def test_a_parallel_size_that_no_engine_says_is_not_1(tmp_path: Path) -> None:
+    engine = {"product": "x", "model": "tiny"}
+    run = draw_round(tmp_path / "r", "no_reuse", TIMES, engines={"e": engine})
+    assert asked(run, plan=Plan(Fixed(gpus=2))) == ""
+    huge = {"e": engine | {"tensor_parallel_size": "9" * 5000}}
+    assert asked(draw_round(tmp_path / "h", "no_reuse", TIMES, engines=huge), plan=Plan(Fixed(gpus=2))) == ""
+    two = {"e": engine | {"tensor_parallel_size": "2", "data_parallel_size": None}}
+    assert asked(draw_round(tmp_path / "t", "no_reuse", TIMES, engines=two), plan=Plan(Fixed(gpus=2))) == ""
+
+
+def test_what_may_differ_is_not_held_against_the_plan_either(tmp_path: Path) -> None:
+    run = draw_round(tmp_path / "r", "no_reuse", TIMES)
+    for fixed in (Fixed(model="big"), Fixed(output_tokens=9), Fixed(prompt_tokens=0)):
+        (name,) = [
+            word for word in ("model", "output_tokens", "prompt_tokens") if getattr(fixed, word) is not None
+        ]
+        assert asked(run, plan=Plan(fixed)).startswith(f"{name} differs: ")
+        assert asked(run, plan=Plan(msgspec.structs.replace(fixed, may_differ=(name,)))) == ""
