@@ -128,15 +128,15 @@ def _cold(
     """A warm group whose stores were not over when it was measured."""
     known = bases(runs, named, plan)
     for run, group, found in zip(runs, named, warmed, strict=True):
-        if (
-            found is not None
-            and found.unfinished
-            and any(name in warm.WARM for name in with_bases(group, known))
-        ):
+        if found is None or not any(name in warm.WARM for name in with_bases(group, known)):
+            continue
+        where = f"the tier was not warm: in {run.origin.name} ({group})"
+        if found.nothing_stored():
+            yield f"{where} {many(found.requests, 'request')} of the warm-up left no store"
+        if found.unfinished:
             late = "" if found.late_ns is None else f", the last {duration(found.late_ns)} later"
             left = "" if not found.open else f", {found.open} of them without an end"
             yield (
-                f"the tier was not warm: in {run.origin.name} ({group}) {found.unfinished} of "
-                f"{many(found.stores, 'store')} of the warm-up were not over when the measured phase "
-                f"began{late}{left}"
+                f"{where} {found.unfinished} of {many(found.stores, 'store')} of the warm-up were not over "
+                f"when the measured phase began{late}{left}"
             )

@@ -12,6 +12,7 @@ from kvtrace.experiment.groups.phase import begins
 from kvtrace.experiment.groups.refusing import refused
 from kvtrace.experiment.groups.warm import said
 from kvtrace.experiment.plan import Fixed, Group, Plan
+from tests.rows import write_run
 from tests.unit.experiment.drawn import ENGINE, MS, START, draw_round
 
 if TYPE_CHECKING:
@@ -154,3 +155,37 @@ def test_what_may_differ_is_not_held_against_the_plan_either(tmp_path: Path) -> 
         ]
         assert asked(run, plan=Plan(fixed)).startswith(f"{name} differs: ")
         assert asked(run, plan=Plan(msgspec.structs.replace(fixed, may_differ=(name,)))) == ""
+
+
+#  request w   |----|          measured phase from 500
+#    waits       |------------------ ...
+def test_what_waits_in_a_queue_to_be_stored_is_not_over(tmp_path: Path) -> None:
+    def run(name: str, left: int | None, **more: int) -> Run:
+        mine = {"engine": "e", "process": "p"}
+        return write_run(tmp_path / name, {"group": "tiered", "measured_from_ns": START + 500}, span=[
+            {"op": "request", "request_id": "w", "start_ns": START, "end_ns": START + 100, **mine},
+            {"op": None, "name": "lmcache_lazy_queue", "request_id": "w", "start_ns": START + 50,
+             "end_ns": left, "tokens": 64, "attributes": [("range", "0-64")], **mine},
+            {"op": "store", "request_id": "w", "start_ns": START + 60, "end_ns": START + 70,
+             "tier_from": "gpu", "tier_to": "host", "outcome": "ok", **mine, **more},
+            {"op": "request", "request_id": "m", "start_ns": START + 600, "end_ns": START + 700, **mine},
+        ])  # fmt: skip
+
+    assert "in never (tiered) 1 of 2 stores of the warm-up were not over" in asked(run("never", None))
+    assert "in late (tiered) 1 of 2 stores" in asked(run("late", START + 501))
+    assert asked(run("left", START + 60)) == ""
+    once = run("once", START + 501, queued_ns=START + 50, end_ns=START + 600)
+    assert "in once (tiered) 1 of 1 store of" in asked(once)
+
+
+def test_a_warm_up_that_stored_nothing_is_not_warm(tmp_path: Path) -> None:
+    later = START + 500 * MS
+    run = draw_round(tmp_path / "r", "tiered", TIMES, measured_from_ns=later)
+    assert asked(run) == ("the tier was not warm: in r (tiered) 1 request of the warm-up left no store")
+    assert asked(draw_round(tmp_path / "c", "gpu_prefix", TIMES, measured_from_ns=later)) == ""
+    assert asked(draw_round(tmp_path / "n", "tiered", TIMES, measured_from_ns=START)) == "", "no warm-up"
+    load = {"op": "load", "request_id": "w", "start_ns": START, "end_ns": START + 1, "tier_from": "host",
+            "tier_to": "gpu", "outcome": "ok", "engine": "e", "process": "p"}  # fmt: skip
+    request = {"op": "request", "request_id": "w", "start_ns": START, "engine": "e", "process": "p"}
+    full = {"group": "tiered", "measured_from_ns": later}
+    assert asked(write_run(tmp_path / "full", full, span=[request, load])) == "", "the tier was full before"
