@@ -83,15 +83,13 @@ def _say_what_it_is(out: Path, played: Played, plan: Plan) -> None:
         "measured_to_ns": played.to_ns,
         "disconnected_ns": played.cut_ns,
         "prefix_cache_reset": played.was_reset,
-        "warm": None,
+        "warm": warmed(open_run(played.recorded / "engine"), played.from_ns)._asdict(),
     }
     if plan.fixed.slo is not None:
         asked = msgspec.to_builtins(plan.fixed.slo)
         told["slo"] = {name: target for name, target in asked.items() if target is not None}
     if base := plan.groups[played.group].base:
         told["base"] = base
-    if plan.load.warmup is not None:
-        told["warm"] = warmed(open_run(played.recorded / "engine"), played.from_ns)._asdict()
     partial = out / f"{RUN_FILE}{PARTIAL}"
     partial.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     partial.replace(out / RUN_FILE)
