@@ -28,6 +28,8 @@ Read strictly: a word that is not known is an error that names the nearest known
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 import tomllib
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +97,12 @@ class Load(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     settle_s: float = 2.0
     timeout_s: float = 3600.0
     interleaved: bool = False
+
+
+def workload(load: Load) -> str:
+    """A name for what is asked of the engine: two loads of one name may be compared, however often played."""
+    asked = [load.command, load.warmup, load.requests, load.request_id_prefix]
+    return f"load {hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]}"
 
 
 class Group(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from kvtrace.errors import UsageError
-from kvtrace.experiment.plan import Slo, read_plan
+from kvtrace.experiment.plan import Load, Slo, read_plan, workload
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,3 +88,15 @@ def test_what_is_not_known_is_one_sentence_with_the_nearest_word(
 def test_a_plan_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         read_plan(tmp_path / "none.toml")
+
+
+def test_the_workload_is_what_is_asked_and_not_how_often_or_for_how_long() -> None:
+    first = workload(Load(command="x", rounds=5))
+    for same in (
+        Load(command="x", rounds=3),
+        Load(command="x", timeout_s=60.0, settle_s=9.0, interleaved=True),
+    ):
+        assert workload(same) == first
+    others = [Load(command="y"), Load(command="x", warmup="w"), Load(command="x", requests=2),
+              Load(command="x", request_id_prefix="a")]  # fmt: skip
+    assert len({first, *map(workload, others)}) == 5
