@@ -78,6 +78,8 @@ def _say_what_it_is(out: Path, played: Played, plan: Plan) -> None:
         "round": played.number,
         "workload": workload(plan.load),
         "fixed": {name: getattr(plan.fixed, name) for name in OF_PLAN},
+        "may_differ": list(plan.fixed.may_differ),
+        "groups": {name: group.base for name, group in plan.groups.items()},
         "measured_from_ns": played.from_ns,
         "measured_to_ns": played.to_ns,
         "disconnected_ns": played.cut_ns,

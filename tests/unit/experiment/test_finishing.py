@@ -14,8 +14,6 @@ from kvtrace.run import open_run
 from tests.unit.experiment.drawn import MS, START, draw_round
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kvtrace.run import Run
 
 LATER = START + 1500 * MS
@@ -46,3 +44,8 @@ def test_without_a_warm_up_the_round_before_is_what_must_be_over(second: Run) ->
     assert (warm["stores"], warm["unfinished"], warm["requests"]) == (2, 2, 2)
     with pytest.raises(NotComparableError, match="2 of 2 stores of the warm-up were not over"):
         groups([second])
+
+
+def test_run_json_repeats_the_order_of_the_groups_their_bases_and_what_may_differ(second: Run) -> None:
+    assert list(second.meta["groups"].items()) == [("tiered", "no_reuse"), ("no_reuse", None)]
+    assert second.meta["may_differ"] == ["block_size"]
