@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from kvtrace.cli._text import safe, sentence
 from kvtrace.cli.compare import show
-from kvtrace.errors import NotComparableError
+from kvtrace.errors import KvtraceError
 from kvtrace.experiment.groups import groups
 from kvtrace.experiment.plan import read_plan
 from kvtrace.experiment.running import experiment as run_all
@@ -49,12 +49,12 @@ def experiment(
     folder = out or Path(time.strftime("experiment-%Y%m%d-%H%M%S"))
     with _ended_by_sigterm():
         runs = [open_run(path) for path in run_all(read, folder, text=plan.read_text("utf-8"), say=_say)]
+    page = folder / PAGE
     try:
         show(groups(runs, read))
-    except NotComparableError as error:
-        raise NotComparableError(f"{error} The runs are in {folder / 'runs'}.") from error
-    page = folder / PAGE
-    write_report(runs, page, dashboard=shipped("experiment.toml"))
+        write_report(runs, page, dashboard=shipped("experiment.toml"))
+    except KvtraceError as error:
+        raise type(error)(f"{str(error).rstrip('.')}. The runs are in {folder / 'runs'}.") from error
     print(f"{safe(str(page))}: {page.stat().st_size} bytes; open it in a browser")
 
 

@@ -1,7 +1,7 @@
 """kvtrace compare: groups of runs of the same work, side by side, and what each step brought.
 
 phase.py       the measured phase of a run that holds its own warm-up
-bases.py       which group each group's base is
+bases.py       what run.json repeats of the plan: groups, their bases, what may differ
 refusing.py    which runs may stand side by side, and why not
 warm.py        stores that were not over when the measured phase began
 measures.py    what is measured of one run
@@ -20,12 +20,12 @@ from kvtrace.diff.pairing import pair
 from kvtrace.diff.welch import welch
 from kvtrace.errors import InputError, NotComparableError, UsageError
 from kvtrace.experiment.groups import intervals
-from kvtrace.experiment.groups.bases import bases
+from kvtrace.experiment.groups.bases import bases, told_groups, told_may_differ
 from kvtrace.experiment.groups.measures import MEASURES, measured
 from kvtrace.experiment.groups.phase import begins, measured_part
 from kvtrace.experiment.groups.refusing import refused
 from kvtrace.experiment.groups.warm import said
-from kvtrace.experiment.plan import Plan, own_slo
+from kvtrace.experiment.plan import Fixed, Plan, own_slo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kvtrace.experiment.groups.measures import Found
     from kvtrace.run import Run
 
-__all__ = ["COLUMNS", "ORDER", "group_of", "groups"]
+__all__ = ["COLUMNS", "ORDER", "group_names", "groups"]
 
 COLUMNS = pl.Schema(
     {
@@ -60,10 +60,28 @@ ORDER = ("no_reuse", "gpu_prefix", "tiered", "tiered_cut")
 UNSEEN = "nothing of the kind was seen"
 
 
-def group_of(run: Run) -> str:
-    """The group that run.json names (kvtrace run --group); a run that names none is a group of its own."""
+def group_names(runs: Sequence[Run]) -> list[str]:
+    """The group of each run, by run.json (kvtrace run --group).
+
+    A run that names none is a group of its own: before/run and after/run are two.
+    """
+    said = [_named(run) for run in runs]
+    parts = [run.origin.absolute().parts for run in runs]
+    names = []
+    for at, run in enumerate(runs):
+        own, others = parts[at], [part for other, part in enumerate(parts) if other != at and not said[other]]
+        length = 1
+        while length < len(own) and (
+            any(part[-length:] == own[-length:] for part in others) or "/".join(own[-length:]) in said
+        ):
+            length += 1
+        names.append(said[at] or (str(run.origin.name) if length == 1 else "/".join(own[-length:])))
+    return names
+
+
+def _named(run: Run) -> str | None:
     name = run.meta.get("group")
-    return name if isinstance(name, str) and name else str(run.origin.name)
+    return name if isinstance(name, str) and name else None
 
 
 def groups(runs: Sequence[Run], plan: Plan | None = None) -> pl.DataFrame:
@@ -108,20 +126,21 @@ def groups(runs: Sequence[Run], plan: Plan | None = None) -> pl.DataFrame:
         InputError: a run holds no request, or a value that is no measurement.
         NotComparableError: the runs differ in what must be the same, or a warm group was not ready.
     """
-    given = plan or Plan()
+    given = plan or Plan(Fixed(may_differ=told_may_differ(runs)))
     _check(runs)
     with TemporaryDirectory(prefix="kvtrace-measured-") as folder:
         starts = [begins(run, given) for run in runs]
         warm = [said(run, start) for run, start in zip(runs, starts, strict=True)]
         kept = [measured_part(run, start, Path(folder)) for run, start in zip(runs, starts, strict=True)]
-        if sentences := refused(kept, given, [group_of(run) for run in runs], warm):
+        named = group_names(runs)  # of a copy the path says nothing
+        if sentences := refused(kept, given, named, warm):
             raise NotComparableError("; ".join(sentences) + ".")
-        return table(kept, given)
+        return table(kept, named, given)
 
 
-def table(runs: Sequence[Run], plan: Plan) -> pl.DataFrame:
-    """The rows, whoever the runs are of."""
-    by_group = _grouped(runs, plan)
+def table(runs: Sequence[Run], named: Sequence[str], plan: Plan) -> pl.DataFrame:
+    """The rows, whoever the runs are of. named: the group of each."""
+    by_group = _grouped(runs, named, plan)
     found = {
         name: [measured(run, plan.fixed.slo or own_slo(run)) for run in own] for name, own in by_group.items()
     }
@@ -133,7 +152,7 @@ def table(runs: Sequence[Run], plan: Plan) -> pl.DataFrame:
         if told.value or not metric.startswith("fallbacks.")
     }
     order = sorted(seen, key=lambda metric: (_place(metric), metric))
-    known = bases(runs, [group_of(run) for run in runs], plan)
+    known = bases(runs, named, plan)
     rows = []
     for name, own in found.items():
         against = _against(name, list(found), known)
@@ -144,7 +163,7 @@ def table(runs: Sequence[Run], plan: Plan) -> pl.DataFrame:
 def _check(runs: Sequence[Run]) -> None:
     if not runs:
         raise UsageError("compare: give the runs of the groups, as in kvtrace compare RUN...")
-    names = [str(run.origin) for run in runs]
+    names = [str(run.origin.resolve()) for run in runs]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"{twice}: is given twice; a run counts once, in one group.")
     for run in runs:
@@ -152,11 +171,12 @@ def _check(runs: Sequence[Run]) -> None:
             raise InputError(f"{run.origin}: holds no request, so there is nothing to compare.")
 
 
-def _grouped(runs: Sequence[Run], plan: Plan) -> dict[str, list[Run]]:
+def _grouped(runs: Sequence[Run], named: Sequence[str], plan: Plan) -> dict[str, list[Run]]:
     found: dict[str, list[Run]] = {}
-    for run in runs:
-        found.setdefault(group_of(run), []).append(run)
-    order = [*plan.groups, *ORDER, *found]
+    for run, name in zip(runs, named, strict=True):
+        found.setdefault(name, []).append(run)
+    told = [name for run in runs for name in told_groups(run)]
+    order = [*plan.groups, *told, *ORDER, *found]
     return {name: found[name] for name in dict.fromkeys(order) if name in found}
 
 

@@ -8,12 +8,13 @@ import pytest
 from kvtrace.analyses._text import NONE, NOT_OBSERVED
 from kvtrace.cli._docs import columns
 from kvtrace.errors import InputError, UsageError
-from kvtrace.experiment.groups import COLUMNS, group_of, groups
+from kvtrace.experiment.groups import COLUMNS, group_names, groups
 from kvtrace.experiment.groups.measures import measured
 from kvtrace.experiment.groups.words import change, level, limits
 from kvtrace.experiment.plan import Fixed, Group, Plan, Slo
+from kvtrace.run import open_run
 from tests.rows import write_run
-from tests.unit.experiment.drawn import MS, draw_round
+from tests.unit.experiment.drawn import MS, START, draw_round
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -149,7 +150,7 @@ def test_the_plan_sets_the_targets(cells: dict[Any, Any]) -> None:
 
 
 def test_a_run_without_a_group_is_one_of_its_own(tmp_path: Path) -> None:
-    assert group_of(draw_round(tmp_path / "b", None, SLOW)) == "b"
+    assert group_names([draw_round(tmp_path / "b", None, SLOW)]) == ["b"]
 
 
 def test_what_cannot_be_compared_at_all_is_one_sentence(tmp_path: Path, rounds: list[Run]) -> None:
@@ -166,3 +167,27 @@ def test_limits_name_groups_and_metrics_once_a_reason(rows: list[dict[str, Any]]
     assert len(told) == len(set(told))
     (alone,) = [line for line in told if line.startswith("No store with its bytes was recorded")]
     assert "no_reuse: bytes stored" in alone
+
+
+def test_runs_that_name_no_group_are_groups_of_their_own_whatever_their_folders_are_called(
+    tmp_path: Path,
+) -> None:
+    runs = [
+        draw_round(tmp_path / "before" / "run", None, SLOW),
+        draw_round(tmp_path / "after" / "run", None, SLOW, measured_from_ns=START + 1000 * MS),
+        draw_round(tmp_path / "alone", None, SLOW), draw_round(tmp_path / "mine", "alone", SLOW),
+        draw_round(tmp_path / "more", "alone", SLOW),
+    ]  # fmt: skip
+    names = group_names(runs)
+    assert names == ["before/run", "after/run", f"{tmp_path.name}/alone", "alone", "alone"]
+    rows = groups(runs[:2]).to_dicts()
+    assert {(row["group"], row["runs"], row["against"]) for row in rows} == {
+        ("before/run", 1, None), ("after/run", 1, "before/run"),
+    }  # fmt: skip
+
+
+def test_one_run_by_two_paths_is_one_run(tmp_path: Path) -> None:
+    run = draw_round(tmp_path / "r", "a", SLOW)
+    (tmp_path / "link").symlink_to(run.path)
+    with pytest.raises(UsageError, match="is given twice"):
+        groups([run, open_run(tmp_path / "link")])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from kvtrace.errors import NotComparableError
-from kvtrace.experiment.groups import group_of, groups
+from kvtrace.experiment.groups import group_names, groups
 from kvtrace.experiment.groups.phase import begins
 from kvtrace.experiment.groups.refusing import refused
 from kvtrace.experiment.groups.warm import said
@@ -27,7 +27,7 @@ def asked(*runs: Run, plan: Plan | None = None) -> str:
     """The sentences about these runs; "": none."""
     given = plan or Plan()
     warm = [said(run, begins(run, given)) for run in runs]
-    return "; ".join(refused(runs, given, [group_of(run) for run in runs], warm))
+    return "; ".join(refused(runs, given, group_names(runs), warm))
 
 
 def refusal(tmp_path: Path, plan: Plan | None = None, *, second: dict[str, Any] | None = None) -> str:
@@ -189,3 +189,10 @@ def test_a_warm_up_that_stored_nothing_is_not_warm(tmp_path: Path) -> None:
     request = {"op": "request", "request_id": "w", "start_ns": START, "engine": "e", "process": "p"}
     full = {"group": "tiered", "measured_from_ns": later}
     assert asked(write_run(tmp_path / "full", full, span=[request, load])) == "", "the tier was full before"
+
+
+def test_the_chain_of_bases_holds_where_no_run_of_the_middle_is_given(tmp_path: Path) -> None:
+    told = {"stores": 9, "unfinished": 2, "late_ns": None, "open": 2}
+    chain = {"tiered": None, "mine": "tiered", "yours": "mine"}
+    run = draw_round(tmp_path / "s", "yours", TIMES, warm=told, base="mine", groups=chain)
+    assert "in s (yours) 2 of 9 stores" in asked(run)
