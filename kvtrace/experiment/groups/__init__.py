@@ -30,6 +30,9 @@ from kvtrace.experiment.plan import Fixed, Plan, own_slo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from kvtrace.diff.welch import Bounds
     from kvtrace.experiment.groups.measures import Found
     from kvtrace.run import Run
@@ -200,20 +203,23 @@ def _row(
     here, there = ([each.get(metric) for each in side] for side in (own, before))
     values, others = _values(here), _values(there)
     value = None if values is None else sum(values) / len(values)
-    span, rests = _interval(here, values)
+    family = metric.partition(".")[0]
+    unit = MEASURES.get(metric) or MEASURES[family]
+    span, rests = _interval(here, values, unit)
     change = bounds = paired = None
     remarks = [(each.remark if each else UNSEEN) or "" for each in here]
     if value is not None and others:
         change, bounds, paired = _step(here, there, values or [], others)
-        if bounds is None:
+        if bounds is None and max(len(own), len(before)) > 1:
+            remarks.append("one run on one side, and those of the other are all the same: no spread is known")
+        elif bounds is None:
             remarks.append("one run a side: how runs differ is not known, so the change has no interval")
         elif min(len(own), len(before)) == 1:
             remarks.append("one run on one side: it is taken to vary as those of the other do")
-    low, high = bounds.interval() if bounds else (None, None)
-    family = metric.partition(".")[0]
+    low, high = intervals.possible(*bounds.interval(), unit, change=True) if bounds else (None, None)
     requests = sum(each.rows for each in here if each)
     return (
-        name, metric, MEASURES.get(metric) or MEASURES[family], value, *span, rests, len(own), requests,
+        name, metric, unit, value, *span, rests, len(own), requests,
         against, change, low, high, paired, "; ".join(dict.fromkeys(filter(None, remarks))) or None,
     )  # fmt: skip
 
@@ -225,12 +231,12 @@ def _values(found: list[Found | None]) -> list[float] | None:
 
 
 def _interval(
-    found: list[Found | None], values: list[float] | None
+    found: list[Found | None], values: list[float] | None, unit: str
 ) -> tuple[tuple[float | None, float | None], str | None]:
     if values is None:
         return (None, None), None
     if len(values) > 1:
-        return intervals.over_runs(values), "runs"
+        return intervals.possible(*intervals.over_runs(values), unit), "runs"
     only = found[0]
     span = only.span if only else None
     return (span, "bootstrap") if span and span != (None, None) else ((None, None), None)
@@ -249,6 +255,12 @@ def _step(
         if found is not None:
             effects = found.effects
             change = float(effects[before:].mean() - effects[:before].mean())
-            return change, welch(effects[:before], effects[before:]), found.paired
+            return change, _welch(effects[:before], effects[before:]), found.paired
     change = sum(values) / len(values) - sum(others) / len(others)
-    return change, welch(np.array(others), np.array(values)), None
+    return change, _welch(np.array(others), np.array(values)), None
+
+
+def _welch(before: NDArray[np.float64], after: NDArray[np.float64]) -> Bounds | None:
+    """Welch's bounds; none where one run would be given the spread of others that do not vary at all."""
+    bounds = welch(before, after)
+    return None if bounds and bounds.error == 0 and min(len(before), len(after)) == 1 else bounds

@@ -191,3 +191,22 @@ def test_one_run_by_two_paths_is_one_run(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(run.path)
     with pytest.raises(UsageError, match="is given twice"):
         groups([run, open_run(tmp_path / "link")])
+
+
+def test_an_interval_of_a_share_or_count_holds_nothing_impossible(tmp_path: Path) -> None:
+    times = ([100.0] * 4, [100.0, 100.0, None, 3000.0])
+    runs = [draw_round(tmp_path / str(at), "a", list(each)) for at, each in enumerate(times)]
+    found = {row["metric"]: row for row in groups(runs, Plan(Fixed(slo=Slo(ttft_ns=250 * MS)))).to_dicts()}
+    assert (found["slo.ttft_ns"]["ci_low"], found["slo.ttft_ns"]["ci_high"]) == (0.0, 1.0)
+    assert found["errors"]["ci_low"] == 0.0
+    assert found["errors"]["value"] == 0.5
+
+
+def test_equal_rounds_against_one_run_tell_no_spread(tmp_path: Path) -> None:
+    same = [draw_round(tmp_path / name, "no_reuse", SLOW) for name in ("one", "two")]
+    other = draw_round(tmp_path / "other", "tiered", [100.0, None, 300.0])
+    cells = {(row["group"], row["metric"]): row for row in groups([*same, other]).to_dicts()}
+    for metric, moved in (("errors", 1.0), ("ttft_mean_ns", 0.0)):
+        row = cells["tiered", metric]
+        assert (row["change"], row["change_low"], row["change_high"]) == (moved, None, None)
+        assert "no spread is known" in row["because"]
