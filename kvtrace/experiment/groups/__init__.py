@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from kvtrace.analyses._text import many
 from kvtrace.diff.pairing import pair
 from kvtrace.diff.welch import welch
 from kvtrace.errors import InputError, NotComparableError, UsageError
@@ -209,7 +210,8 @@ def _row(
     change = bounds = paired = None
     remarks = [(each.remark if each else UNSEEN) or "" for each in here]
     if value is not None and others:
-        change, bounds, paired = _step(here, there, values or [], others)
+        change, bounds, paired, left = _step(here, there, values or [], others)
+        remarks.append(left)
         if bounds is None and max(len(own), len(before)) > 1:
             remarks.append("one run on one side, and those of the other are all the same: no spread is known")
         elif bounds is None:
@@ -244,8 +246,8 @@ def _interval(
 
 def _step(
     here: list[Found | None], there: list[Found | None], values: list[float], others: list[float]
-) -> tuple[float, Bounds | None, bool | None]:
-    """The change, its bounds, and whether the same requests were compared."""
+) -> tuple[float, Bounds | None, bool | None, str]:
+    """The change, its bounds, whether the same requests were compared, and which are not in it."""
     import numpy as np
 
     frames = [each.frame for each in (*there, *here) if each is not None and each.frame is not None]
@@ -255,9 +257,23 @@ def _step(
         if found is not None:
             effects = found.effects
             change = float(effects[before:].mean() - effects[:before].mean())
-            return change, _welch(effects[:before], effects[before:]), found.paired
+            left = _left_out(frames, found.keys) if found.paired else ""
+            return change, _welch(effects[:before], effects[before:]), found.paired, left
     change = sum(values) / len(values) - sum(others) / len(others)
-    return change, _welch(np.array(others), np.array(values)), None
+    return change, _welch(np.array(others), np.array(values)), None, ""
+
+
+def _left_out(frames: list[pl.DataFrame], keys: int) -> str:
+    """Which requests a paired change is not over: those that some run lacks, or has no value of."""
+    left = sum(frame.height for frame in frames) - keys * len(frames)
+    if not left:
+        return ""
+    unknown = sum(frame["value"].null_count() for frame in frames)
+    without = f", {unknown} of them without a value (failed, aborted or not observed)" if unknown else ""
+    return (
+        f"the change is over the {many(keys, 'request')} that have a value in each of {len(frames)} runs; "
+        f"{many(left, 'other')} {'is' if left == 1 else 'are'} left out{without}"
+    )
 
 
 def _welch(before: NDArray[np.float64], after: NDArray[np.float64]) -> Bounds | None:

@@ -210,3 +210,45 @@ def test_equal_rounds_against_one_run_tell_no_spread(tmp_path: Path) -> None:
         row = cells["tiered", metric]
         assert (row["change"], row["change_low"], row["change_high"]) == (moved, None, None)
         assert "no spread is known" in row["because"]
+
+
+def test_what_a_number_rests_on_are_requests(tmp_path: Path) -> None:
+    mine = {"engine": "e", "process": "p", "observer": "worker", "evidence": "shim"}
+    store = {"op": "store", "start_ns": START, "end_ns": START + 9, "tier_from": "gpu", "tier_to": "host",
+             "bytes": 10, "outcome": "ok"} | mine  # fmt: skip
+    requests = [
+        {"op": "request", "request_id": name, "start_ns": START, "end_ns": START + 9, "status": "ok",
+         "prompt_tokens": 64, "gpu_hit_tokens": 16} | mine
+        for name in ("a", "b", "c")
+    ]  # fmt: skip
+    stores = [store | {"request_id": "a", "transfer_id": str(at), "start_ns": START + at} for at in range(4)]
+    both = [{"request_id": name, "phase": "decode", "scheduled_tokens": 1} for name in ("a", "b")]
+    shared = store | {"members": both, "transfer_id": "both", "start_ns": START + 5}
+    run = write_run(tmp_path / "r", {"group": "a"}, span=[*requests, *stores, shared])
+    rows = {row["metric"]: (row["value"], row["requests"]) for row in groups([run]).to_dicts()}
+    assert rows["stored_bytes"] == (50, 2)
+    assert rows["hit.gpu"] == (0.25, 3)
+
+
+def test_how_few_of_the_ends_are_known_is_said(tmp_path: Path) -> None:
+    rows = [
+        {"op": "request", "request_id": f"q{at}", "start_ns": START + at, "end_ns": START + at + 100,
+         "status": None if at else "ok", "engine": "e", "process": "p"} for at in range(10)
+    ]  # fmt: skip
+    found = measured(write_run(tmp_path / "s", {"group": "x"}, span=rows), None)
+    assert (found["completed"].value, found["errors"].value) == (1, 0)
+    assert found["completed"].remark == "of 9 requests it is not known how they ended"
+
+
+def test_which_requests_a_paired_change_leaves_out_is_said(tmp_path: Path) -> None:
+    one = draw_round(tmp_path / "k1", "no_reuse", [100.0, 5000.0, 1000.0])
+    two = draw_round(tmp_path / "k2", "gpu_prefix", [100.0, None])
+    cells = {(row["group"], row["metric"]): row for row in groups([one, two]).to_dicts()}
+    for metric in ("ttft_mean_ns", "e2e_mean_ns"):
+        row = cells["gpu_prefix", metric]
+        assert (row["change"], row["paired"]) == (0, True)
+        assert row["because"].startswith(
+            "the change is over the 1 request that have a value in each of 2 runs; 3 others are left out, "
+            "1 of them without a value (failed, aborted or not observed)"
+        )
+    assert "left out" not in (cells["gpu_prefix", "completed"]["because"] or "")
