@@ -35,6 +35,7 @@ base = "tiered"
 disconnect_at = 0.5
 environment = { B = "2" }
 """
+CHAIN = "[group.g0]\n" + "".join(f"[group.g{at}]\nbase = 'g{at - 1}'\n" for at in range(1, 3000))
 
 
 def read(tmp_path: Path, text: str) -> Plan:
@@ -74,6 +75,20 @@ def test_a_plan_is_what_it_says_and_a_group_has_what_its_base_has(tmp_path: Path
         ("[group.'../a']\n", "a group's name becomes a folder"),
         ("group = 1", "write [group.NAME]"),
         ("[load", "is not TOML"),
+        (f"[load]\nrounds = {'9' * 5000}", "is not TOML"),
+        (f"[fixed]\nmodel = {'[' * 20_000}", "is nested too deeply"),
+        (CHAIN, "more than 64 groups stand on each other"),
+        (f"[group.{'a' * 300}]\n", "a group's name becomes a folder"),
+        ("[group.'--help']\n", "a group's name becomes a folder"),
+        ('[group."a\\u0000b"]\n', "a group's name becomes a folder"),
+        ("[load]\nsettle_s = 1e300", "1000000 at most"),
+        ("[load]\ntimeout_s = 1e7", "1000000 at most"),
+        ("[group.a]\nstart_s = 1e300", "1000000 at most"),
+        ("[fixed]\nprompt_tokens = [9, 1]", "prompt_tokens is a number from 0 on, or [from, to]"),
+        ("[fixed]\noutput_tokens = -1", "output_tokens is a number from 0 on"),
+        ("[fixed]\ngpus = -3", "gpus must be above 0"),
+        ("[fixed]\nslo = { ttft_ns = -1 }", "ttft_ns must be above 0"),
+        (f"[fixed]\nslo = {{ ttft_ns = {'9' * 30} }}", "ttft_ns"),
     ],
 )
 def test_what_is_not_known_is_one_sentence_with_the_nearest_word(
