@@ -22,6 +22,9 @@
     base = "tiered"                     everything that it does not say itself is that of its base
     disconnect_at = 0.5                 the backend is killed when so large a share of the round is answered
 
+Commands run in the experiment's own folder, hidden until it is whole: there a relative path is looked up, not
+where `kvtrace experiment` was called. Write whole paths.
+
 Read strictly: a word that is not known is an error that names the nearest known one.
 """
 
