@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from kvtrace.cli._text import safe, sentence
 from kvtrace.cli.compare import show
-from kvtrace.errors import NotComparableError
+from kvtrace.errors import KvtraceError
 from kvtrace.experiment.groups import groups
 from kvtrace.experiment.plan import read_plan
 from kvtrace.experiment.running import experiment as run_all
@@ -53,8 +53,8 @@ def experiment(
     try:
         show(groups(runs, read))
         write_report(runs, page, dashboard=shipped("experiment.toml"))
-    except NotComparableError as error:
-        raise NotComparableError(f"{error} The runs are in {folder / 'runs'}.") from error
+    except KvtraceError as error:
+        raise type(error)(f"{str(error).rstrip('.')}. The runs are in {folder / 'runs'}.") from error
     print(f"{safe(str(page))}: {page.stat().st_size} bytes; open it in a browser")
 
 

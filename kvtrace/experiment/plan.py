@@ -22,12 +22,17 @@
     base = "tiered"                     everything that it does not say itself is that of its base
     disconnect_at = 0.5                 the backend is killed when so large a share of the round is answered
 
+Commands run in the experiment's own folder, hidden until it is whole: there a relative path is looked up, not
+where `kvtrace experiment` was called. Write whole paths.
+
 Read strictly: a word that is not known is an error that names the nearest known one.
 """
 
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 import tomllib
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +50,11 @@ MORE_FIXED = ("version", "max_num_seqs", "max_num_batched_tokens", "scheduling_p
 """Of an engine's configuration, beyond what `diff` holds fixed: a group changes the cache, not the engine."""
 LENGTHS = ("prompt_tokens", "output_tokens")
 PREFIX = "kvx-"
+MOST_SECONDS = 1_000_000
+MOST = 2**62
+MOST_NAME = 100
+MOST_BASES = 64
+"""How many groups may stand on each other."""
 
 
 class Slo(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -97,6 +107,12 @@ class Load(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     interleaved: bool = False
 
 
+def workload(load: Load) -> str:
+    """A name for what is asked of the engine: two loads of one name may be compared, however often played."""
+    asked = [load.command, load.warmup, load.requests, load.request_id_prefix]
+    return f"load {hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]}"
+
+
 class Group(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """What a group starts.
 
@@ -134,8 +150,10 @@ def read_plan(path: Path) -> Plan:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read ({error}).") from error
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: is not TOML ({error}).") from error
+    except RecursionError as error:
+        raise UsageError(f"{path}: is nested too deeply.") from error
+    except ValueError as error:  # a number of thousands of digits is one that is no TOMLDecodeError
+        raise UsageError(f"{path}: is not TOML ({str(error).partition(';')[0]}).") from error
     _known(f"{path}", content, ("fixed", "load", "group"))
     fixed = _table(f"{path}: [fixed]", content.get("fixed", {}), Fixed)
     load = _table(f"{path}: [load]", content.get("load", {}), Load)
@@ -144,6 +162,7 @@ def read_plan(path: Path) -> Plan:
         raise UsageError(f"{path}: group must be tables; write [group.NAME].")
     groups = {name: _table(f"{path}: [group.{name}]", entry, Group) for name, entry in said.items()}
     _numbers(path, load, groups)
+    _amounts(path, fixed)
     _factors(path, fixed)
     return Plan(fixed, load, {name: _inherited(path, name, groups) for name in groups})
 
@@ -175,18 +194,39 @@ def _numbers(path: Path, load: Load, groups: dict[str, Group]) -> None:
     where = f"{path}: [load]"
     if load.rounds < 1 or (load.requests is not None and load.requests < 1):
         raise UsageError(f"{where}: rounds and requests must be 1 at least.")
-    if not (0 <= load.settle_s < float("inf") and 0 < load.timeout_s < float("inf")):
-        raise UsageError(f"{where}: settle_s and timeout_s must be seconds from 0 on.")
+    if not (0 <= load.settle_s <= MOST_SECONDS and 0 < load.timeout_s <= MOST_SECONDS):
+        raise UsageError(
+            f"{where}: settle_s and timeout_s must be seconds from 0 on, {MOST_SECONDS} at most."
+        )
     for name, group in groups.items():
         cut, mine = group.disconnect_at, f"{path}: [group.{name}]"
-        if not name.strip() or "/" in name or name.startswith("."):
-            raise UsageError(f"{mine}: a group's name becomes a folder; leave out / and a leading dot.")
+        bad = not name.strip() or "/" in name or name.startswith((".", "-")) or not name.isprintable()
+        if bad or len(name.encode(errors="replace")) > MOST_NAME:
+            raise UsageError(
+                f"{path}: [group.{name!a}]: a group's name becomes a folder; leave out /, what cannot be "
+                f"printed, a leading dot or dash, and what is longer than {MOST_NAME} bytes."
+            )
         if cut is not None and not 0 <= cut < 1:
             raise UsageError(f"{mine}: disconnect_at is a share of the load, from 0 to below 1, not {cut}.")
         if group.rounds is not None and group.rounds < 1:
             raise UsageError(f"{mine}: rounds must be 1 at least.")
-        if group.start_s is not None and not 0 < group.start_s < float("inf"):
-            raise UsageError(f"{mine}: start_s must be seconds above 0.")
+        if group.start_s is not None and not 0 < group.start_s <= MOST_SECONDS:
+            raise UsageError(f"{mine}: start_s must be seconds above 0, {MOST_SECONDS} at most.")
+
+
+def _amounts(path: Path, fixed: Fixed) -> None:
+    """Fixed numbers that no run can have."""
+    where = f"{path}: [fixed]"
+    slo = msgspec.structs.asdict(fixed.slo) if fixed.slo else {}
+    counts = {"gpus": fixed.gpus, "prefix_working_set_tokens": fixed.prefix_working_set_tokens} | slo
+    for name, value in counts.items():
+        if value is not None and not 0 < value <= MOST:
+            raise UsageError(f"{where}: {name} must be above 0, and {MOST} at most.")
+    for name in LENGTHS:
+        wanted = getattr(fixed, name)
+        low, high = (wanted, wanted) if isinstance(wanted, int) else wanted or (0, 0)
+        if not 0 <= low <= high:
+            raise UsageError(f"{where}: {name} is a number from 0 on, or [from, to].")
 
 
 def _factors(path: Path, fixed: Fixed) -> None:
@@ -204,6 +244,8 @@ def _inherited(path: Path, name: str, groups: dict[str, Group], seen: tuple[str,
     if group.base in (name, *seen):
         raise UsageError(f"{path}: [group.{name}]: its base leads back to itself.")
     _known(f"{path}: [group.{name}] base", [group.base], tuple(groups))
+    if len(seen) >= MOST_BASES:
+        raise UsageError(f"{path}: [group.{name}]: more than {MOST_BASES} groups stand on each other.")
     below = _inherited(path, group.base, groups, (*seen, name))
     filled = {
         field: getattr(group, field) if getattr(group, field) is not None else getattr(below, field)

@@ -1,6 +1,7 @@
 """kvtrace compare: groups of runs of the same work, side by side, and what each step brought.
 
 phase.py       the measured phase of a run that holds its own warm-up
+bases.py       what run.json repeats of the plan: groups, their bases, what may differ
 refusing.py    which runs may stand side by side, and why not
 warm.py        stores that were not over when the measured phase began
 measures.py    what is measured of one run
@@ -9,31 +10,35 @@ intervals.py   how far a number may be off: over runs, or inside the only one
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import polars as pl
 
+from kvtrace.analyses._text import many
 from kvtrace.diff.pairing import pair
 from kvtrace.diff.welch import welch
 from kvtrace.errors import InputError, NotComparableError, UsageError
 from kvtrace.experiment.groups import intervals
+from kvtrace.experiment.groups.bases import bases, told_groups, told_may_differ
 from kvtrace.experiment.groups.measures import MEASURES, measured
 from kvtrace.experiment.groups.phase import begins, measured_part
 from kvtrace.experiment.groups.refusing import refused
 from kvtrace.experiment.groups.warm import said
-from kvtrace.experiment.plan import Plan, own_slo
+from kvtrace.experiment.plan import Fixed, Plan, own_slo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from kvtrace.diff.welch import Bounds
     from kvtrace.experiment.groups.measures import Found
     from kvtrace.run import Run
 
-__all__ = ["COLUMNS", "ORDER", "group_of", "groups"]
+__all__ = ["COLUMNS", "ORDER", "group_names", "groups"]
 
 COLUMNS = pl.Schema(
     {
@@ -59,20 +64,22 @@ ORDER = ("no_reuse", "gpu_prefix", "tiered", "tiered_cut")
 UNSEEN = "nothing of the kind was seen"
 
 
-def group_of(run: Run) -> str:
-    """The group that run.json names (kvtrace run --group); a run that names none is a group of its own."""
-    return _named(run) or str(run.origin.name)
+def group_names(runs: Sequence[Run]) -> list[str]:
+    """The group of each run, by run.json (kvtrace run --group).
 
-
-def names_of(runs: Sequence[Run]) -> list[str]:
-    """The group of each run; runs that name none are one each, told apart by the folders they lie in."""
-    names = [group_of(run) for run in runs]
-    paths = [run.origin for run in runs]
-    for more in ([f"{path.parent.name}/{path.name}" for path in paths], [str(path) for path in paths]):
-        names = [
-            longer if names.count(name) > 1 and _named(run) is None else name
-            for run, name, longer in zip(runs, names, more, strict=True)
-        ]
+    A run that names none is a group of its own: before/run and after/run are two.
+    """
+    said = [_named(run) for run in runs]
+    parts = [run.origin.absolute().parts for run in runs]
+    names = []
+    for at, run in enumerate(runs):
+        own, others = parts[at], [part for other, part in enumerate(parts) if other != at and not said[other]]
+        length = 1
+        while length < len(own) and (
+            any(part[-length:] == own[-length:] for part in others) or "/".join(own[-length:]) in said
+        ):
+            length += 1
+        names.append(said[at] or (str(run.origin.name) if length == 1 else "/".join(own[-length:])))
     return names
 
 
@@ -123,20 +130,21 @@ def groups(runs: Sequence[Run], plan: Plan | None = None) -> pl.DataFrame:
         InputError: a run holds no request, or a value that is no measurement.
         NotComparableError: the runs differ in what must be the same, or a warm group was not ready.
     """
-    given = plan or Plan()
+    given = plan or Plan(Fixed(may_differ=told_may_differ(runs)))
     _check(runs)
     with TemporaryDirectory(prefix="kvtrace-measured-") as folder:
         starts = [begins(run, given) for run in runs]
         warm = [said(run, start) for run, start in zip(runs, starts, strict=True)]
         kept = [measured_part(run, start, Path(folder)) for run, start in zip(runs, starts, strict=True)]
-        if sentences := refused(kept, given, names_of(runs), warm):
+        named = group_names(runs)  # of a copy the path says nothing
+        if sentences := refused(kept, given, named, warm):
             raise NotComparableError("; ".join(sentences) + ".")
-        return table(kept, given, names_of(runs))
+        return table(kept, named, given)
 
 
-def table(runs: Sequence[Run], plan: Plan, names: Sequence[str]) -> pl.DataFrame:
-    """The rows, whoever the runs are of; names: the group of each."""
-    by_group = _grouped(runs, plan, names)
+def table(runs: Sequence[Run], named: Sequence[str], plan: Plan) -> pl.DataFrame:
+    """The rows, whoever the runs are of. named: the group of each."""
+    by_group = _grouped(runs, named, plan)
     found = {
         name: [measured(run, plan.fixed.slo or own_slo(run)) for run in own] for name, own in by_group.items()
     }
@@ -148,10 +156,10 @@ def table(runs: Sequence[Run], plan: Plan, names: Sequence[str]) -> pl.DataFrame
         if told.value or not metric.startswith("fallbacks.")
     }
     order = sorted(seen, key=lambda metric: (_place(metric), metric))
-    bases = {name: base for name, own in by_group.items() if isinstance(base := own[0].meta.get("base"), str)}
+    known = bases(runs, named, plan)
     rows = []
     for name, own in found.items():
-        against = _against(name, list(found), plan, bases)
+        against = _against(name, list(found), known)
         rows += [_row(name, metric, own, against, found.get(against or "", [])) for metric in order]
     return pl.DataFrame(rows, schema=COLUMNS, orient="row")
 
@@ -159,7 +167,7 @@ def table(runs: Sequence[Run], plan: Plan, names: Sequence[str]) -> pl.DataFrame
 def _check(runs: Sequence[Run]) -> None:
     if not runs:
         raise UsageError("compare: give the runs of the groups, as in kvtrace compare RUN...")
-    names = [str(run.origin) for run in runs]
+    names = [str(run.origin.resolve()) for run in runs]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"{twice}: is given twice; a run counts once, in one group.")
     for run in runs:
@@ -167,18 +175,19 @@ def _check(runs: Sequence[Run]) -> None:
             raise InputError(f"{run.origin}: holds no request, so there is nothing to compare.")
 
 
-def _grouped(runs: Sequence[Run], plan: Plan, names: Sequence[str]) -> dict[str, list[Run]]:
+def _grouped(runs: Sequence[Run], named: Sequence[str], plan: Plan) -> dict[str, list[Run]]:
     found: dict[str, list[Run]] = {}
-    for run, name in zip(runs, names, strict=True):
+    for run, name in zip(runs, named, strict=True):
         found.setdefault(name, []).append(run)
-    order = [*plan.groups, *ORDER, *found]
+    told = [name for run in runs for name in told_groups(run)]
+    order = [*plan.groups, *told, *ORDER, *found]
     return {name: found[name] for name in dict.fromkeys(order) if name in found}
 
 
-def _against(name: str, there: list[str], plan: Plan, bases: dict[str, str]) -> str | None:
-    base = plan.groups[name].base if name in plan.groups else bases.get(name)
-    if base in there:
-        return base
+def _against(name: str, there: list[str], known: dict[str, tuple[str, ...]]) -> str | None:
+    for base in known.get(name, ()):
+        if base in there:
+            return base
     place = there.index(name)
     return there[place - 1] if place else None
 
@@ -201,12 +210,15 @@ def _row(
     change = bounds = paired = None
     remarks = [(each.remark if each else UNSEEN) or "" for each in here]
     if value is not None and others:
-        change, bounds, paired = _step(here, there, values or [], others)
-        if bounds is None:
+        change, bounds, paired, left = _step(here, there, values or [], others)
+        remarks.append(left)
+        if bounds is None and max(len(own), len(before)) > 1:
+            remarks.append("one run on one side, and those of the other are all the same: no spread is known")
+        elif bounds is None:
             remarks.append("one run a side: how runs differ is not known, so the change has no interval")
         elif min(len(own), len(before)) == 1:
             remarks.append("one run on one side: it is taken to vary as those of the other do")
-    low, high = bounds.interval() if bounds else (None, None)
+    low, high = intervals.possible(*bounds.interval(), unit, change=True) if bounds else (None, None)
     requests = sum(each.rows for each in here if each)
     return (
         name, metric, unit, value, *span, rests, len(own), requests,
@@ -223,13 +235,10 @@ def _values(found: list[Found | None]) -> list[float] | None:
 def _interval(
     found: list[Found | None], values: list[float] | None, unit: str
 ) -> tuple[tuple[float | None, float | None], str | None]:
-    """Over runs none of these quantities is below 0, and no share above 1."""
     if values is None:
         return (None, None), None
     if len(values) > 1:
-        low, high = intervals.over_runs(values)
-        most = math.inf if unit != "share" else 1.0
-        return (None if low is None else max(low, 0.0), None if high is None else min(high, most)), "runs"
+        return intervals.possible(*intervals.over_runs(values), unit), "runs"
     only = found[0]
     span = only.span if only else None
     return (span, "bootstrap") if span and span != (None, None) else ((None, None), None)
@@ -237,8 +246,8 @@ def _interval(
 
 def _step(
     here: list[Found | None], there: list[Found | None], values: list[float], others: list[float]
-) -> tuple[float, Bounds | None, bool | None]:
-    """The change, its bounds, and whether the same requests were compared."""
+) -> tuple[float, Bounds | None, bool | None, str]:
+    """The change, its bounds, whether the same requests were compared, and which are not in it."""
     import numpy as np
 
     frames = [each.frame for each in (*there, *here) if each is not None and each.frame is not None]
@@ -248,6 +257,26 @@ def _step(
         if found is not None:
             effects = found.effects
             change = float(effects[before:].mean() - effects[:before].mean())
-            return change, welch(effects[:before], effects[before:]), found.paired
+            left = _left_out(frames, found.keys) if found.paired else ""
+            return change, _welch(effects[:before], effects[before:]), found.paired, left
     change = sum(values) / len(values) - sum(others) / len(others)
-    return change, welch(np.array(others), np.array(values)), None
+    return change, _welch(np.array(others), np.array(values)), None, ""
+
+
+def _left_out(frames: list[pl.DataFrame], keys: int) -> str:
+    """Which requests a paired change is not over: those that some run lacks, or has no value of."""
+    left = sum(frame.height for frame in frames) - keys * len(frames)
+    if not left:
+        return ""
+    unknown = sum(frame["value"].null_count() for frame in frames)
+    without = f", {unknown} of them without a value (failed, aborted or not observed)" if unknown else ""
+    return (
+        f"the change is over the {many(keys, 'request')} that have a value in each of {len(frames)} runs; "
+        f"{many(left, 'other')} {'is' if left == 1 else 'are'} left out{without}"
+    )
+
+
+def _welch(before: NDArray[np.float64], after: NDArray[np.float64]) -> Bounds | None:
+    """Welch's bounds; none where one run would be given the spread of others that do not vary at all."""
+    bounds = welch(before, after)
+    return None if bounds and bounds.error == 0 and min(len(before), len(after)) == 1 else bounds

@@ -34,6 +34,18 @@ def over_runs(values: Sequence[float]) -> tuple[float | None, float | None]:
     return mean - reach, mean + reach
 
 
+def possible(
+    low: float | None, high: float | None, unit: str, *, change: bool = False
+) -> tuple[float | None, float | None]:
+    """What of an interval can be: nothing is below 0, no share above 1; a share changes by 1 at most.
+
+    Of another change no bound is known: the other group's true value is not.
+    """
+    most = 1.0 if unit == "share" else math.inf
+    least = -most if change else 0.0
+    return None if low is None else max(low, least), None if high is None else min(high, most)
+
+
 def of_quantile(
     ordered: NDArray[np.float64], share: float
 ) -> tuple[float | None, tuple[float | None, float | None]]:

@@ -52,8 +52,14 @@ SELECT request_id, CASE WHEN duration_ns >= 0 AND status IS DISTINCT FROM 'error
     AND status IS DISTINCT FROM 'aborted' THEN duration_ns::DOUBLE END AS value
 FROM request WHERE evidence IS DISTINCT FROM 'predicted'
 """
+_PROMPTS = """
+SELECT request_id FROM request WHERE prompt_tokens IS NOT NULL AND evidence IS DISTINCT FROM 'predicted'
+"""
 _STORED = """
-SELECT count(*), count(bytes), sum(bytes)::DOUBLE FROM transfer
+SELECT count(*), count(bytes), sum(bytes)::DOUBLE,
+    len(list_distinct(flatten(list(list_concat(
+        [request_id], list_transform(members, lambda m: m.request_id))))))
+FROM transfer
 WHERE op = 'store' AND coalesce(tier_from, 'gpu') = 'gpu' AND evidence IS DISTINCT FROM 'predicted'
     AND coalesce(outcome, 'ok') NOT IN ('failed', 'timeout', 'cancelled', 'skipped')
 """
@@ -90,7 +96,7 @@ def measured(run: Run, targets: Slo | None) -> dict[str, Found]:
         "exposed_transfer_mean_ns": _mean(
             measuring.values(run, "exposed_transfer_ns"), "no exposure is exact (kvtrace run records steps)"
         ),
-        **_hits(run),
+        **_hits(run, rows),
         "recomputed_tokens": _sum(rows["recomputed_tokens"]),
         "loaded_bytes": _sum(rows["loaded_bytes"]),
         "stored_bytes": _stored(run),
@@ -100,7 +106,10 @@ def measured(run: Run, targets: Slo | None) -> dict[str, Found]:
 
 def _states(run: Run) -> dict[str, Found]:
     ((told, ok, failed, cut, unended, every),) = run.connection().sql(_STATES).fetchall()
-    nobody = None if told else "nobody recorded how requests ended"
+    left = every - told
+    nobody = "nobody recorded how requests ended" if not told else None
+    if told and left:
+        nobody = f"of {many(left, 'request')} it is not known how {'it' if left == 1 else 'they'} ended"
     counts = {"completed": ok, "errors": failed, "aborted": cut}
     found = {name: Found(n if told else None, every, remark=nobody) for name, n in counts.items()}
     return found | {"open": Found(unended, every)}
@@ -160,25 +169,27 @@ def _attained(run: Run, targets: Slo | None) -> dict[str, Found]:
     return found
 
 
-def _hits(run: Run) -> dict[str, Found]:
+def _hits(run: Run, requests: pl.DataFrame) -> dict[str, Found]:
     """Share of the prompts' tokens that came from each tier; null where one of its parts is not known."""
     rows = hit_ratio(run)
     found = {}
+    prompts = run.connection().sql(_PROMPTS).pl()
+    of_gpu = requests.filter(pl.col("gpu_hit_tokens").is_not_null()).join(prompts, on="request_id").height
     for (tier,), parts in rows.group_by("tier", maintain_order=True):
         known = parts["of_prompt"].null_count() == 0
         found[f"hit.{tier}"] = Found(
-            float(parts["of_prompt"].sum()) if known else None, int(parts["prompt_tokens"].len()),
+            float(parts["of_prompt"].sum()) if known else None, of_gpu if tier == "gpu" else prompts.height,
             remark=None if known else "the split by tier is not known",
         )  # fmt: skip
     return found
 
 
 def _stored(run: Run) -> Found:
-    ((stores, sized, total),) = run.connection().sql(_STORED).fetchall()
+    ((stores, sized, total, requests),) = run.connection().sql(_STORED).fetchall()
     if not sized:
         return Found(None, 0, remark="no store with its bytes was recorded")
     left = f"{stores - sized} of {stores} stores do not say their bytes" if sized < stores else None
-    return Found(total, stores, remark=left)
+    return Found(total, requests, remark=left)
 
 
 def _sum(values: pl.Series) -> Found:

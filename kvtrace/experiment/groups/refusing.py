@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -10,15 +12,18 @@ from kvtrace.analyses._text import duration, listed, many
 from kvtrace.diff import measuring
 from kvtrace.diff.factors import differing
 from kvtrace.experiment.groups import warm
-from kvtrace.experiment.plan import LENGTHS, MORE_FIXED, Plan
+from kvtrace.experiment.groups.bases import bases, with_bases
+from kvtrace.experiment.plan import LENGTHS, MORE_FIXED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from kvtrace.experiment.plan import Plan
     from kvtrace.run import Run
 
 OF_PLAN = ("arrivals", "prefix_working_set_tokens")
 """What a plan fixes in words; runs made by `kvtrace experiment` repeat it in run.json."""
+_SIZE = re.compile("[0-9]{1,9}")
 _PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
@@ -26,19 +31,14 @@ def refused(
     runs: Sequence[Run], plan: Plan, named: Sequence[str], warmed: Sequence[warm.Warm | None]
 ) -> list[str]:
     """Every reason, in words; none: they may. named, warmed: the group and the warm-up of each run."""
-    allowed = plan.fixed.may_differ if plan != Plan() else _may_differ(runs)
+    allowed = plan.fixed.may_differ
     return [
         *differing(runs, (), more=MORE_FIXED, allowed=allowed),
         *_against_plan(runs, plan),
+        *_among_runs(runs, allowed),
         *(() if "prompt_tokens" in allowed else _lengths(runs)),
         *_cold(runs, plan, named, warmed),
     ]
-
-
-def _may_differ(runs: Sequence[Run]) -> tuple[str, ...]:
-    """What the plan of every one of these runs lets differ, as its run.json says."""
-    own = [said if isinstance(said := run.meta.get("may_differ"), list) else [] for run in runs]
-    return tuple(str(name) for name in own[0] if all(name in each for each in own)) if own else ()
 
 
 def _against_plan(runs: Sequence[Run], plan: Plan) -> Iterator[str]:
@@ -50,15 +50,34 @@ def _against_plan(runs: Sequence[Run], plan: Plan) -> Iterator[str]:
             "model": listed(sorted({str(each["model"]) for each in engines})) or None,
             "gpus": max((count for each in engines if (count := _gpus(each)) is not None), default=None),
         }
-        own = run.meta.get("fixed")
-        told |= {name: own.get(name) for name in OF_PLAN} if isinstance(own, dict) else {}
+        told |= _of_plan(run)
         for name, value in told.items():
-            wanted = getattr(fixed, name)
+            wanted = None if name in fixed.may_differ else getattr(fixed, name)
             if wanted is not None and value is not None and value != wanted:
                 yield f"{name} differs: {wanted} in the plan; {value} in {run.origin.name}"
         for name in LENGTHS:
-            if wanted := getattr(fixed, name):
+            wanted = None if name in fixed.may_differ else getattr(fixed, name)
+            if wanted is not None:
                 yield from _length(run, name, wanted)
+
+
+def _of_plan(run: Run) -> dict[str, Any]:
+    """What run.json repeats of the words of a plan."""
+    own = run.meta.get("fixed")
+    told = {name: own.get(name) for name in OF_PLAN} if isinstance(own, dict) else {}
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _among_runs(runs: Sequence[Run], allowed: Sequence[str]) -> Iterator[str]:
+    """The words of a plan that two runs do not share; what a run does not say cannot differ."""
+    for name in OF_PLAN:
+        found: dict[str, list[str]] = {}
+        for run in runs:
+            if (value := _of_plan(run).get(name)) is not None:
+                found.setdefault(str(value), []).append(str(run.origin.name))
+        if len(found) > 1 and name not in allowed:
+            sides = (f"{value} in {listed(names, 3)}" for value, names in found.items())
+            yield f"{name} differs: {'; '.join(sides)}"
 
 
 def _engines(meta: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -67,14 +86,9 @@ def _engines(meta: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _gpus(engine: Mapping[str, Any]) -> int | None:
-    """Null: it says no parallel size."""
-    if not any(engine.get(field) for field in _PARALLEL):
-        return None
-    count = 1
-    for field in _PARALLEL:
-        said = str(engine.get(field) or 1)
-        count *= int(said) if said.isdecimal() else 1
-    return count
+    """Tensor x pipeline x data parallel; null: the engine says none of them."""
+    sizes = [str(said) for field in _PARALLEL if (said := engine.get(field)) is not None]
+    return prod(map(int, sizes)) if sizes and all(_SIZE.fullmatch(size) for size in sizes) else None
 
 
 def _length(run: Run, name: str, wanted: int | tuple[int, int]) -> Iterator[str]:
@@ -112,25 +126,17 @@ def _cold(
     runs: Sequence[Run], plan: Plan, named: Sequence[str], warmed: Sequence[warm.Warm | None]
 ) -> Iterator[str]:
     """A warm group whose stores were not over when it was measured."""
-    bases = {group: run.meta.get("base") for run, group in zip(runs, named, strict=True)}
-    bases |= {name: group.base for name, group in plan.groups.items()}
+    known = bases(runs, named, plan)
     for run, group, found in zip(runs, named, warmed, strict=True):
-        if _is_warm(group, bases) and found is not None and found.unfinished:
+        if found is None or not any(name in warm.WARM for name in with_bases(group, known)):
+            continue
+        where = f"the tier was not warm: in {run.origin.name} ({group})"
+        if found.nothing_stored():
+            yield f"{where} {many(found.requests, 'request')} of the warm-up left no store"
+        if found.unfinished:
             late = "" if found.late_ns is None else f", the last {duration(found.late_ns)} later"
             left = "" if not found.open else f", {found.open} of them without an end"
             yield (
-                f"the tier was not warm: in {run.origin.name} ({group}) {found.unfinished} of "
-                f"{many(found.stores, 'store')} of the warm-up were not over when the measured phase "
-                f"began{late}{left}"
+                f"{where} {found.unfinished} of {many(found.stores, 'store')} of the warm-up were not over "
+                f"when the measured phase began{late}{left}"
             )
-
-
-def _is_warm(name: object, bases: Mapping[str, object]) -> bool:
-    """Whether it, or what it stands on, begins with a warm tier; run.json may hold anything, a ring too."""
-    passed: list[str] = []
-    while isinstance(name, str) and name not in passed:
-        if name in warm.WARM:
-            return True
-        passed.append(name)
-        name = bases.get(name)
-    return False

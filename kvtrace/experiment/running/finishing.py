@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from kvtrace.errors import InputError
 from kvtrace.experiment.cutting import cut
 from kvtrace.experiment.groups.refusing import OF_PLAN
 from kvtrace.experiment.groups.warm import warmed
+from kvtrace.experiment.plan import workload
 from kvtrace.experiment.running.serving import KVTRACE
 from kvtrace.run import open_run
 from kvtrace.schema.layout import PARTIAL, RUN_FILE
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from kvtrace.experiment.running.rounds import Played
 
 IMPORT_SECONDS = 600.0
-_WORK = ("command", "requests", "request_id_prefix", "warmup")
-"""What the work of a load is; how often and how long it is waited for is not."""
 
 
 def finish(played: Played, until_ns: int | None, plan: Plan, folder: Path, say: Callable[[str], None]) -> str:
@@ -75,17 +73,17 @@ def _join(parts: list[Path], played: Played, out: Path, folder: Path, say: Calla
 def _say_what_it_is(out: Path, played: Played, plan: Plan) -> None:
     """What the plan fixes and what was seen of the warm-up, into run.json, replaced atomically."""
     told: dict[str, Any] = json.loads((out / RUN_FILE).read_bytes())
-    load = json.dumps({name: getattr(plan.load, name) for name in _WORK}, sort_keys=True)
     told |= {
         "group": played.group,
         "round": played.number,
-        "workload": f"load {hashlib.sha256(load.encode()).hexdigest()[:12]}",
+        "workload": workload(plan.load),
         "fixed": {name: getattr(plan.fixed, name) for name in OF_PLAN},
+        "may_differ": list(plan.fixed.may_differ),
+        "groups": {name: group.base for name, group in plan.groups.items()},
         "measured_from_ns": played.from_ns,
         "measured_to_ns": played.to_ns,
         "disconnected_ns": played.cut_ns,
         "prefix_cache_reset": played.was_reset,
-        "may_differ": list(plan.fixed.may_differ),
         "warm": warmed(open_run(played.recorded / "engine"), played.from_ns)._asdict(),
     }
     if plan.fixed.slo is not None:

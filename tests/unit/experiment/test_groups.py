@@ -8,12 +8,13 @@ import pytest
 from kvtrace.analyses._text import NONE, NOT_OBSERVED
 from kvtrace.cli._docs import columns
 from kvtrace.errors import InputError, UsageError
-from kvtrace.experiment.groups import COLUMNS, group_of, groups
+from kvtrace.experiment.groups import COLUMNS, group_names, groups
 from kvtrace.experiment.groups.measures import measured
 from kvtrace.experiment.groups.words import change, level, limits
 from kvtrace.experiment.plan import Fixed, Group, Plan, Slo
+from kvtrace.run import open_run
 from tests.rows import write_run
-from tests.unit.experiment.drawn import MS, draw_round
+from tests.unit.experiment.drawn import MS, START, draw_round
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -148,19 +149,8 @@ def test_the_plan_sets_the_targets(cells: dict[Any, Any]) -> None:
     assert ("no_reuse", "slo.itl_p99_ns") not in cells
 
 
-def test_an_interval_over_rounds_leaves_neither_0_nor_1(tmp_path: Path) -> None:
-    times: list[list[float | None]] = [[100.0] * 4, [100.0, 100.0, 400.0, None]]
-    runs = [draw_round(tmp_path / f"n{place}", "no_reuse", each) for place, each in enumerate(times)]
-    found = {row["metric"]: row for row in groups(runs, Plan(Fixed(slo=Slo(ttft_ns=250 * MS)))).to_dicts()}
-    assert found["errors"]["ci_low"] == 0.0
-    assert found["errors"]["ci_high"] > 1.0
-    assert (found["slo.ttft_ns"]["ci_low"], found["slo.ttft_ns"]["ci_high"]) == (0.0, 1.0)
-
-
 def test_a_run_without_a_group_is_one_of_its_own(tmp_path: Path) -> None:
-    assert group_of(draw_round(tmp_path / "b", None, SLOW)) == "b"
-    runs = [draw_round(tmp_path / when / "run", None, SLOW) for when in ("before", "after")]
-    assert set(groups(runs)["group"]) == {"before/run", "after/run"}
+    assert group_names([draw_round(tmp_path / "b", None, SLOW)]) == ["b"]
 
 
 def test_what_cannot_be_compared_at_all_is_one_sentence(tmp_path: Path, rounds: list[Run]) -> None:
@@ -177,3 +167,88 @@ def test_limits_name_groups_and_metrics_once_a_reason(rows: list[dict[str, Any]]
     assert len(told) == len(set(told))
     (alone,) = [line for line in told if line.startswith("No store with its bytes was recorded")]
     assert "no_reuse: bytes stored" in alone
+
+
+def test_runs_that_name_no_group_are_groups_of_their_own_whatever_their_folders_are_called(
+    tmp_path: Path,
+) -> None:
+    runs = [
+        draw_round(tmp_path / "before" / "run", None, SLOW),
+        draw_round(tmp_path / "after" / "run", None, SLOW, measured_from_ns=START + 1000 * MS),
+        draw_round(tmp_path / "alone", None, SLOW), draw_round(tmp_path / "mine", "alone", SLOW),
+        draw_round(tmp_path / "more", "alone", SLOW),
+    ]  # fmt: skip
+    names = group_names(runs)
+    assert names == ["before/run", "after/run", f"{tmp_path.name}/alone", "alone", "alone"]
+    rows = groups(runs[:2]).to_dicts()
+    assert {(row["group"], row["runs"], row["against"]) for row in rows} == {
+        ("before/run", 1, None), ("after/run", 1, "before/run"),
+    }  # fmt: skip
+
+
+def test_one_run_by_two_paths_is_one_run(tmp_path: Path) -> None:
+    run = draw_round(tmp_path / "r", "a", SLOW)
+    (tmp_path / "link").symlink_to(run.path)
+    with pytest.raises(UsageError, match="is given twice"):
+        groups([run, open_run(tmp_path / "link")])
+
+
+def test_an_interval_of_a_share_or_count_holds_nothing_impossible(tmp_path: Path) -> None:
+    times = ([100.0] * 4, [100.0, 100.0, None, 3000.0])
+    runs = [draw_round(tmp_path / str(at), "a", list(each)) for at, each in enumerate(times)]
+    found = {row["metric"]: row for row in groups(runs, Plan(Fixed(slo=Slo(ttft_ns=250 * MS)))).to_dicts()}
+    assert (found["slo.ttft_ns"]["ci_low"], found["slo.ttft_ns"]["ci_high"]) == (0.0, 1.0)
+    assert found["errors"]["ci_low"] == 0.0
+    assert found["errors"]["value"] == 0.5
+
+
+def test_equal_rounds_against_one_run_tell_no_spread(tmp_path: Path) -> None:
+    same = [draw_round(tmp_path / name, "no_reuse", SLOW) for name in ("one", "two")]
+    other = draw_round(tmp_path / "other", "tiered", [100.0, None, 300.0])
+    cells = {(row["group"], row["metric"]): row for row in groups([*same, other]).to_dicts()}
+    for metric, moved in (("errors", 1.0), ("ttft_mean_ns", 0.0)):
+        row = cells["tiered", metric]
+        assert (row["change"], row["change_low"], row["change_high"]) == (moved, None, None)
+        assert "no spread is known" in row["because"]
+
+
+def test_what_a_number_rests_on_are_requests(tmp_path: Path) -> None:
+    mine = {"engine": "e", "process": "p", "observer": "worker", "evidence": "shim"}
+    store = {"op": "store", "start_ns": START, "end_ns": START + 9, "tier_from": "gpu", "tier_to": "host",
+             "bytes": 10, "outcome": "ok"} | mine  # fmt: skip
+    requests = [
+        {"op": "request", "request_id": name, "start_ns": START, "end_ns": START + 9, "status": "ok",
+         "prompt_tokens": 64, "gpu_hit_tokens": 16} | mine
+        for name in ("a", "b", "c")
+    ]  # fmt: skip
+    stores = [store | {"request_id": "a", "transfer_id": str(at), "start_ns": START + at} for at in range(4)]
+    both = [{"request_id": name, "phase": "decode", "scheduled_tokens": 1} for name in ("a", "b")]
+    shared = store | {"members": both, "transfer_id": "both", "start_ns": START + 5}
+    run = write_run(tmp_path / "r", {"group": "a"}, span=[*requests, *stores, shared])
+    rows = {row["metric"]: (row["value"], row["requests"]) for row in groups([run]).to_dicts()}
+    assert rows["stored_bytes"] == (50, 2)
+    assert rows["hit.gpu"] == (0.25, 3)
+
+
+def test_how_few_of_the_ends_are_known_is_said(tmp_path: Path) -> None:
+    rows = [
+        {"op": "request", "request_id": f"q{at}", "start_ns": START + at, "end_ns": START + at + 100,
+         "status": None if at else "ok", "engine": "e", "process": "p"} for at in range(10)
+    ]  # fmt: skip
+    found = measured(write_run(tmp_path / "s", {"group": "x"}, span=rows), None)
+    assert (found["completed"].value, found["errors"].value) == (1, 0)
+    assert found["completed"].remark == "of 9 requests it is not known how they ended"
+
+
+def test_which_requests_a_paired_change_leaves_out_is_said(tmp_path: Path) -> None:
+    one = draw_round(tmp_path / "k1", "no_reuse", [100.0, 5000.0, 1000.0])
+    two = draw_round(tmp_path / "k2", "gpu_prefix", [100.0, None])
+    cells = {(row["group"], row["metric"]): row for row in groups([one, two]).to_dicts()}
+    for metric in ("ttft_mean_ns", "e2e_mean_ns"):
+        row = cells["gpu_prefix", metric]
+        assert (row["change"], row["paired"]) == (0, True)
+        assert row["because"].startswith(
+            "the change is over the 1 request that have a value in each of 2 runs; 3 others are left out, "
+            "1 of them without a value (failed, aborted or not observed)"
+        )
+    assert "left out" not in (cells["gpu_prefix", "completed"]["because"] or "")

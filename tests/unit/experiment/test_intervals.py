@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kvtrace.experiment.groups.intervals import of_quantile, over_runs
+from kvtrace.experiment.groups.intervals import of_quantile, over_runs, possible
 from scipy import stats
 
 
@@ -49,3 +49,12 @@ def test_its_ends_are_those_of_the_binomial_distribution(count: int, share: floa
     at_most = stats.binom.sf(place - 1, count, np.arange(1, count + 1) / count)
     wanted = tuple(float(np.argmax(at_most >= level)) for level in (0.025, 0.975))
     assert of_quantile(np.arange(float(count)), share)[1] == wanted
+
+
+def test_an_interval_is_cut_to_what_can_be() -> None:
+    assert possible(*over_runs([1.0, 0.75]), "share") == (0.0, 1.0)
+    low, high = possible(*over_runs([1.0, 0.0]), "count")
+    assert (low, high) == (0.0, pytest.approx(6.853, abs=1e-3))
+    assert possible(-1.7, 0.4, "share", change=True) == (-1.0, 0.4)
+    assert possible(-3.0, 4.0, "ns", change=True) == (-3.0, 4.0)
+    assert possible(None, None, "ns") == (None, None)

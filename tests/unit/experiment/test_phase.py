@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from kvtrace.errors import NotComparableError
+from kvtrace.errors import InputError, NotComparableError
 from kvtrace.experiment.groups import groups
 from kvtrace.experiment.groups.phase import begins, measured_part
 from kvtrace.experiment.plan import Load, Plan
+from tests.rows import write_run
 from tests.unit.experiment.drawn import MS, START, draw_round
 
 if TYPE_CHECKING:
@@ -51,3 +52,23 @@ def test_a_tier_that_its_own_warm_up_had_not_filled_yet_is_refused(tmp_path: Pat
     run = draw_round(tmp_path / "r", "tiered", TIMES, stored=5)
     with pytest.raises(NotComparableError, match="2 of 2 stores of the warm-up were not over"):
         groups([run], LATER)
+
+
+@pytest.mark.parametrize("said", [2**62, 10**25, -1, True, "soon"])
+def test_a_measured_phase_without_requests_is_a_sentence(tmp_path: Path, said: object) -> None:
+    run = draw_round(tmp_path / "r", "mine", TIMES, measured_from_ns=said)
+    with pytest.raises(InputError, match="measured_from_ns"):
+        groups([run])
+
+
+def test_what_belongs_to_no_request_is_cut_to_the_measured_phase_too(tmp_path: Path) -> None:
+    mine = {"engine": "e", "process": "p"}
+    rows = [
+        {"op": "store", "start_ns": begin, "end_ns": begin + 1, "tier_from": "gpu", "tier_to": "host",
+         "bytes": 1000, "outcome": "ok", "evidence": "shim", **mine}
+        for begin in (START - 5, START + 5)
+    ]  # fmt: skip
+    request = {"op": "request", "request_id": "m", "start_ns": START, "end_ns": START + 9, **mine}
+    run = write_run(tmp_path / "r", {"group": "mine", "measured_from_ns": START}, span=[request, *rows])
+    found = {row["metric"]: row["value"] for row in groups([run]).to_dicts()}
+    assert found["stored_bytes"] == 1000

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from kvtrace.errors import UsageError
-from kvtrace.experiment.plan import Slo, read_plan
+from kvtrace.experiment.plan import Load, Slo, read_plan, workload
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +35,7 @@ base = "tiered"
 disconnect_at = 0.5
 environment = { B = "2" }
 """
+CHAIN = "[group.g0]\n" + "".join(f"[group.g{at}]\nbase = 'g{at - 1}'\n" for at in range(1, 3000))
 
 
 def read(tmp_path: Path, text: str) -> Plan:
@@ -74,6 +75,20 @@ def test_a_plan_is_what_it_says_and_a_group_has_what_its_base_has(tmp_path: Path
         ("[group.'../a']\n", "a group's name becomes a folder"),
         ("group = 1", "write [group.NAME]"),
         ("[load", "is not TOML"),
+        (f"[load]\nrounds = {'9' * 5000}", "is not TOML"),
+        (f"[fixed]\nmodel = {'[' * 20_000}", "is nested too deeply"),
+        (CHAIN, "more than 64 groups stand on each other"),
+        (f"[group.{'a' * 300}]\n", "a group's name becomes a folder"),
+        ("[group.'--help']\n", "a group's name becomes a folder"),
+        ('[group."a\\u0000b"]\n', "a group's name becomes a folder"),
+        ("[load]\nsettle_s = 1e300", "1000000 at most"),
+        ("[load]\ntimeout_s = 1e7", "1000000 at most"),
+        ("[group.a]\nstart_s = 1e300", "1000000 at most"),
+        ("[fixed]\nprompt_tokens = [9, 1]", "prompt_tokens is a number from 0 on, or [from, to]"),
+        ("[fixed]\noutput_tokens = -1", "output_tokens is a number from 0 on"),
+        ("[fixed]\ngpus = -3", "gpus must be above 0"),
+        ("[fixed]\nslo = { ttft_ns = -1 }", "ttft_ns must be above 0"),
+        (f"[fixed]\nslo = {{ ttft_ns = {'9' * 30} }}", "ttft_ns"),
     ],
 )
 def test_what_is_not_known_is_one_sentence_with_the_nearest_word(
@@ -88,3 +103,15 @@ def test_what_is_not_known_is_one_sentence_with_the_nearest_word(
 def test_a_plan_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         read_plan(tmp_path / "none.toml")
+
+
+def test_the_workload_is_what_is_asked_and_not_how_often_or_for_how_long() -> None:
+    first = workload(Load(command="x", rounds=5))
+    for same in (
+        Load(command="x", rounds=3),
+        Load(command="x", timeout_s=60.0, settle_s=9.0, interleaved=True),
+    ):
+        assert workload(same) == first
+    others = [Load(command="y"), Load(command="x", warmup="w"), Load(command="x", requests=2),
+              Load(command="x", request_id_prefix="a")]  # fmt: skip
+    assert len({first, *map(workload, others)}) == 5

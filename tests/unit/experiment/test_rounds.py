@@ -98,7 +98,7 @@ def written(folder: Path, load: Load) -> dict[str, object]:
 
 def test_stores_of_the_round_before_count_as_those_of_a_warm_up(tmp_path: Path) -> None:
     assert written(tmp_path, Load(command="x"))["warm"] == {
-        "stores": 2, "unfinished": 2, "late_ns": 3 * MS, "open": 0,
+        "stores": 2, "unfinished": 2, "late_ns": 3 * MS, "open": 0, "loads": 0, "requests": 2,
     }  # fmt: skip
 
 

@@ -100,7 +100,14 @@ def test_run_json_says_what_the_plan_fixed_and_what_became_of_the_warm_up(
     assert first["fixed"]["arrivals"] == "one after the other"
     assert first["workload"] == cut["workload"]
     assert (first.get("base"), cut["base"]) == (None, "no_reuse")
-    assert first["warm"] == {"stores": 2, "unfinished": 0, "late_ns": None, "open": 0}
+    assert first["warm"] == {
+        "stores": 2,
+        "unfinished": 0,
+        "late_ns": None,
+        "open": 0,
+        "requests": 2,
+        "loads": 0,
+    }
     assert first["prefix_cache_reset"]
     assert cut["warm"]["unfinished"] == 2
     assert cut["warm"]["late_ns"] > 25e9

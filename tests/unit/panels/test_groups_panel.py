@@ -8,9 +8,11 @@ import polars as pl
 import pytest
 from kvtrace import report
 from kvtrace.errors import NotComparableError
+from kvtrace.experiment.groups import groups
+from kvtrace.experiment.plan import Fixed, Group, Plan
 from kvtrace.panels import groups as panel
 from tests.rows import write_run
-from tests.unit.experiment.drawn import draw_round
+from tests.unit.experiment.drawn import ENGINE, draw_round
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,3 +95,22 @@ def test_a_run_without_a_request_is_no_group(runs: list[Run], tmp_path: Path) ->
     empty = write_run(tmp_path / "empty")
     assert panel.data(empty).empty
     assert panel.data(runs[0], empty).cells().keys() == panel.data(runs[0]).cells().keys()
+
+
+def test_the_page_compares_as_the_command_did_with_its_plan(tmp_path: Path) -> None:
+    plan = Plan(
+        Fixed(may_differ=("block_size",)), groups={"tiered": Group(), "no_reuse": Group(), "a": Group()}
+    )
+    told = {"may_differ": ["block_size"], "groups": {"tiered": None, "no_reuse": None, "a": None}}
+
+    def run(name: str, group: str, **more: object) -> Run:
+        size = {"e": ENGINE | {"block_size": name}}
+        return draw_round(tmp_path / name, group, [100.0, 200.0], **told | {"engines": size} | more)
+
+    runs = [run("16", "no_reuse"), run("32", "tiered")]
+    assert groups(runs, plan).equals(panel.data(*runs).rows)
+    assert panel.data(*runs).cells()["no_reuse", "completed"]["against"] == "tiered"
+    with pytest.raises(NotComparableError, match="block_size differs"):
+        panel.data(*runs, run("64", "a", may_differ=[]))
+    with pytest.raises(NotComparableError, match="block_size differs"):
+        panel.data(*runs, run("128", "a", may_differ="block_size", groups=["x"]))
