@@ -23,12 +23,12 @@ from __future__ import annotations
 
 import difflib
 import math
-import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from kvtrace.analyses import questions
 from kvtrace.diff import tail
+from kvtrace.diff.toml import read_toml
 from kvtrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -104,12 +104,7 @@ def read_gates(path: Path) -> Gates:
     Raises:
         UsageError: it cannot be read, is not TOML, or a table, key, word or number in it is not known.
     """
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read ({error}).") from error
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: is not TOML ({error}).") from error
+    content = read_toml(path)
     for table in content:
         _known(f"{path}: [[{table}]]", table, _READERS)
     found: dict[str, list[Any]] = {table: [] for table in _READERS}

@@ -33,12 +33,12 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-import tomllib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kvtrace.diff.factors import FIXED, FIXED_OF_RUN
+from kvtrace.diff.toml import read_toml
 from kvtrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -146,14 +146,7 @@ def read_plan(path: Path) -> Plan:
     Raises:
         UsageError: it cannot be read, is not TOML, or a table, key, word or number in it is not known.
     """
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read ({error}).") from error
-    except RecursionError as error:
-        raise UsageError(f"{path}: is nested too deeply.") from error
-    except ValueError as error:  # a number of thousands of digits is one that is no TOMLDecodeError
-        raise UsageError(f"{path}: is not TOML ({str(error).partition(';')[0]}).") from error
+    content = read_toml(path)
     _known(f"{path}", content, ("fixed", "load", "group"))
     fixed = _table(f"{path}: [fixed]", content.get("fixed", {}), Fixed)
     load = _table(f"{path}: [load]", content.get("load", {}), Load)

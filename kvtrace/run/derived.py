@@ -22,7 +22,9 @@ from kvtrace.schema.layout import DERIVED, PARTIAL
 from kvtrace.schema.tables import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    import polars as pl
 
     from kvtrace.run.opening import Run
 
@@ -83,6 +85,15 @@ def published(target: Path) -> Iterator[Path]:
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def kept_rows(target: Path, rows: Callable[[], pl.DataFrame]) -> Path:
+    """`target`, with these rows; they are computed only where it is not there yet."""
+    if not target.exists():
+        found = rows()
+        with published(target) as partial:
+            found.write_parquet(partial)
+    return target
 
 
 def _private(folder: Path) -> Path:

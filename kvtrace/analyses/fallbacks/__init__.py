@@ -16,7 +16,7 @@ from kvtrace.analyses._served import served
 from kvtrace.analyses.fallbacks.misses import MISSES, explained
 from kvtrace.analyses.fallbacks.promises import promised
 from kvtrace.analyses.fallbacks.verdicts import VERDICTS, judged
-from kvtrace.run.derived import derived_folder, files_hash, published, spilling
+from kvtrace.run.derived import derived_folder, files_hash, kept_rows, spilling
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,11 +92,7 @@ def fallbacks(run: Run, *, requests: tuple[str, ...] = ()) -> pl.DataFrame:
 def table(run: Run) -> Path:
     """The cached rows of a run as a Parquet file."""
     target = derived_folder(run) / f"fallbacks-{files_hash(run, ALGORITHM, SERVED)}.parquet"
-    if not target.exists():
-        rows = _named(pl.read_parquet(_facts(run)).filter("tiered"))
-        with published(target) as partial:
-            rows.write_parquet(partial)
-    return target
+    return kept_rows(target, lambda: _named(pl.read_parquet(_facts(run)).filter("tiered")))
 
 
 def verdicts_of(run: Run, requests: tuple[str, ...]) -> pl.DataFrame:
@@ -116,11 +112,7 @@ def _named(rows: pl.DataFrame) -> pl.DataFrame:
 def _facts(run: Run) -> Path:
     """The cached facts and verdicts of all requests as a Parquet file."""
     target = derived_folder(run) / f"verdicts-{files_hash(run, ALGORITHM, SERVED)}.parquet"
-    if not target.exists():
-        rows = _judged(run)
-        with published(target) as partial:
-            rows.write_parquet(partial)
-    return target
+    return kept_rows(target, lambda: _judged(run))
 
 
 def _judged(run: Run, requests: tuple[str, ...] = ()) -> pl.DataFrame:

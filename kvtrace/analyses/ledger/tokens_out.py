@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from kvtrace.run.derived import derived_folder, files_hash, published, spilling
+from kvtrace.run.derived import derived_folder, files_hash, kept_rows, spilling
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,11 +120,7 @@ FROM whole w JOIN between_tokens b USING (request_id) LEFT JOIN doubted d USING 
 def table(run: Run) -> Path:
     """The cached rows of `tokens_out` as a Parquet file."""
     target = derived_folder(run) / f"tokens_out-{files_hash(run, ALGORITHM)}.parquet"
-    if not target.exists():
-        rows = tokens_out(run)
-        with published(target) as partial:
-            rows.write_parquet(partial)
-    return target
+    return kept_rows(target, lambda: tokens_out(run))
 
 
 def tokens_out(run: Run) -> pl.DataFrame:

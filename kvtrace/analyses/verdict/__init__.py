@@ -21,9 +21,10 @@ from kvtrace.analyses.fallbacks import ALGORITHM as FALLBACKS
 from kvtrace.analyses.fallbacks import table as fallbacks_table
 from kvtrace.analyses.hit_funnel import ALGORITHM as FUNNEL
 from kvtrace.analyses.hit_funnel import table as funnel_table
+from kvtrace.analyses.lock_contract import ALGORITHM as LOCKS
 from kvtrace.analyses.verdict.same_state import same_state
 from kvtrace.analyses.verdict.still_there import still_there
-from kvtrace.run.derived import derived_folder, files_hash, published
+from kvtrace.run.derived import derived_folder, files_hash, kept_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,13 +86,9 @@ def verdict(run: Run, *, requests: tuple[str, ...] = ()) -> pl.DataFrame:
 
 def table(run: Run) -> Path:
     """The cached rows of a run as a Parquet file."""
-    key = files_hash(run, ALGORITHM, SERVED, FUNNEL, FALLBACKS, BREAK_EVEN, EXPOSURE)
+    key = files_hash(run, ALGORITHM, SERVED, FUNNEL, FALLBACKS, BREAK_EVEN, EXPOSURE, LOCKS)
     target = derived_folder(run) / f"verdict-{key}.parquet"
-    if not target.exists():
-        rows = _rows(run)
-        with published(target) as partial:
-            rows.write_parquet(partial)
-    return target
+    return kept_rows(target, lambda: _rows(run))
 
 
 def _rows(run: Run) -> pl.DataFrame:

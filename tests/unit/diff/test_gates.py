@@ -94,6 +94,8 @@ def test_the_default_gates_are_neutral_where_nothing_was_observed() -> None:
         ('[[gate]]\nmetric = "ttft_ns"\n[[gate]]\nmetric = "ttft_ns"', "ttft_ns is gated twice"),
         ("", "holds no gate"),
         ("[[gate", "is not TOML"),
+        (f"[[gate]]\nalpha = {'9' * 5000}", "is not TOML"),
+        (f"[[gate]]\nmetric = {'[' * 100_000}", "is nested too deeply"),
     ],
 )
 def test_what_is_wrong_in_a_gate_file_is_one_sentence(tmp_path: Path, text: str, said: str) -> None:
